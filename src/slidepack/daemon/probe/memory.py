@@ -1,0 +1,82 @@
+"""Main memory: how much there is, how much this process may take, and how much it may pin."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from slidepack.daemon.probe.cgroup import cgroup_dirs
+from slidepack.daemon.probe.kernel_files import read_fields, read_text
+from slidepack.daemon.probe.wsl import read_wsl
+
+WSL_PIN_NOTE: Final = (
+    "Under WSL 2 pinned memory ends at about 0.5 to 1 GiB, whatever the machine has; "
+    "layers then stream through a small pinned ring."
+)
+
+_NO_CGROUP_LIMIT: Final = 1 << 60
+"""Version 1 writes the largest page-aligned 63-bit number for "no limit"."""
+
+
+class MemoryInfo(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="memory",
+):
+    """Main memory, in bytes."""
+
+    total_bytes: int
+    available_bytes: int
+    """What programs can take without swapping, by the kernel's own estimate."""
+    swap_total_bytes: int
+    swap_free_bytes: int
+    cgroup_limit_bytes: int | None
+    """The lowest limit of the control groups around this process; None where there is none."""
+    memlock_bytes: int | None
+    """The soft limit on locked (pinned) memory; None where there is none."""
+    pin_note: str = ""
+    """A known wall on pinned memory that no limit shows; empty where there is none."""
+
+
+def read_memory(root: Path) -> MemoryInfo:
+    """Read main memory from /proc/meminfo, the control groups and this process's limits.
+
+    Raises:
+        OSError: /proc/meminfo or the kernel's release cannot be read.
+        ValueError: /proc/meminfo lacks a line.
+    """
+    meminfo = (root / "proc" / "meminfo").read_text(encoding="utf-8")
+    limits = [_cgroup_limit(folder) for folder in cgroup_dirs(root, "memory")]
+    return MemoryInfo(
+        total_bytes=_meminfo_bytes(meminfo, "MemTotal"),
+        available_bytes=_meminfo_bytes(meminfo, "MemAvailable"),
+        swap_total_bytes=_meminfo_bytes(meminfo, "SwapTotal"),
+        swap_free_bytes=_meminfo_bytes(meminfo, "SwapFree"),
+        cgroup_limit_bytes=min((limit for limit in limits if limit is not None), default=None),
+        memlock_bytes=_memlock_bytes(root),
+        pin_note=WSL_PIN_NOTE if read_wsl(root).version == "wsl2" else "",
+    )
+
+
+def _meminfo_bytes(meminfo: str, key: str) -> int:
+    match = re.search(rf"^{key}:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    if match is None:
+        raise ValueError(f"/proc/meminfo has no {key} line")
+    return int(match[1]) * 1024
+
+
+def _cgroup_limit(folder: Path) -> int | None:
+    text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
+    if not text.isdigit() or int(text) >= _NO_CGROUP_LIMIT:
+        return None
+    return int(text)
+
+
+def _memlock_bytes(root: Path) -> int | None:
+    line = read_fields(root / "proc" / "self" / "limits", "Max locked memory").get("", "")
+    soft = line.split()[0] if line else ""
+    return int(soft) if soft.isdigit() else None

@@ -1,0 +1,35 @@
+"""The control file: commands for a running worker, appended by the daemon, one JSON a line.
+
+The worker reads it between steps and answers each command with a `control_done` event.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from slidepack.engine.contract.job import Frozen
+
+
+class ControlCommand(Frozen, frozen=True, kw_only=True):
+    """One command."""
+
+    command_id: str
+    kind: Literal["checkpoint", "stop"]
+    """`checkpoint`: write one now and go on. `stop`: write one and leave (as SIGTERM does)."""
+
+
+_decoder = msgspec.json.Decoder(ControlCommand)
+
+
+def encode_command(command: ControlCommand) -> bytes:
+    """Return the command as one line of JSON, newline included."""
+    return msgspec.json.encode(command) + b"\n"
+
+
+def decode_command(line: bytes) -> ControlCommand:
+    """Parse one line.
+
+    Raises:
+        msgspec.ValidationError: the line is not a command of this version.
+    """
+    return _decoder.decode(line)

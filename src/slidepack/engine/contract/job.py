@@ -1,0 +1,183 @@
+"""The job specification: what a user asks for, frozen when the job is queued."""
+
+from typing import Final, Literal
+
+import msgspec
+
+SPEC_VERSION: Final = 1
+
+LORA_TARGETS: Final = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+"""The seven linears of a Llama-type decoder layer, in PEFT's names."""
+
+Precision = Literal["auto", "fp32", "bf16", "nf4"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+class Frozen(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
+):
+    """Base of the contract's structs: immutable, keyword-only, unknown fields refused."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+class ModelRef(Frozen, frozen=True, kw_only=True):
+    """A base model on this machine, pinned by content."""
+
+    model_id: str
+    path: str
+    """Absolute path of a Hugging Face folder (config.json, safetensors, tokenizer)."""
+    content_hash: str
+    """sha256 over the folder's weights, config and tokenizer (`engine.importer.fingerprint`)."""
+    revision: str = ""
+
+
+class DatasetRef(Frozen, frozen=True, kw_only=True):
+    """A normalised dataset on this machine, pinned by content."""
+
+    dataset_id: str
+    path: str
+    """Absolute path of the normalised rows (JSON lines, `engine.data.rows`)."""
+    content_hash: str
+    """sha256 of that file."""
+    mapping: str = "auto"
+    """The format the original file was read as (`chat`, `alpaca`, `completion`)."""
+
+
+class LoraMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="lora"):
+    """Low-rank adapters on frozen weights (Hu et al., arXiv 2106.09685)."""
+
+    rank: int = 8
+    alpha: int = 16
+    dropout: float = 0.0
+    targets: tuple[str, ...] = LORA_TARGETS
+    rslora: bool = False
+    """Scale by alpha / sqrt(rank) instead of alpha / rank (arXiv 2312.03732)."""
+    base_precision: Precision = "auto"
+    """`auto` is bf16 on a GPU and fp32 on the CPU."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot train."""
+        _require(1 <= self.rank <= 1024, f"rank is {self.rank}; use 1 to 1024")
+        _require(self.alpha >= 1, f"alpha is {self.alpha}; use 1 or more")
+        _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; use 0 to below 1")
+        _require(bool(self.targets), "targets is empty; name at least one linear")
+        unknown = sorted(set(self.targets) - set(LORA_TARGETS))
+        _require(not unknown, f"targets {unknown} are unknown; choose among {list(LORA_TARGETS)}")
+
+    @property
+    def scale(self) -> float:
+        """The factor on B·A·x."""
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+
+class FullMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="full"):
+    """Full fine-tuning of every weight."""
+
+
+class OptimSpec(Frozen, frozen=True, kw_only=True):
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) and its learning-rate schedule."""
+
+    lr: float = 2e-4
+    schedule: Schedule = "cosine"
+    warmup_fraction: float = 0.05
+    """Share of all steps over which the learning rate rises linearly from 0."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    """Global gradient norm above which gradients are scaled down; 0 turns clipping off."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot train."""
+        _require(0.0 < self.lr <= 1.0, f"lr is {self.lr}; use above 0 and at most 1")
+        _require(
+            0.0 <= self.warmup_fraction <= 1.0,
+            f"warmup_fraction is {self.warmup_fraction}; use 0 to 1",
+        )
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            _require(0.0 <= value < 1.0, f"{name} is {value}; use 0 to below 1")
+        _require(self.eps > 0.0, f"eps is {self.eps}; use above 0")
+        _require(self.weight_decay >= 0.0, f"weight_decay is {self.weight_decay}; use 0 or more")
+        _require(self.clip_norm >= 0.0, f"clip_norm is {self.clip_norm}; use 0 or more")
+
+
+class EvalSpec(Frozen, frozen=True, kw_only=True):
+    """What is held out of training, and when it is measured."""
+
+    selection: DatasetRef | None = None
+    """A held-out dataset of its own; None takes `selection_fraction` of the training rows."""
+    selection_fraction: float = 0.1
+    test_fraction: float = 0.0
+    """Share of the rows that neither training nor selection ever sees."""
+    max_rows: int = 64
+    """Upper bound of held-out rows measured each time."""
+    every_steps: int = 0
+    """Steps between evaluations; 0 chooses a tenth of the run."""
+    sample_prompts: tuple[str, ...] = ()
+    """Questions answered before and after; empty takes the first held-out ones."""
+    sample_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse values that leave nothing to train on."""
+        held_out = self.selection_fraction + self.test_fraction
+        _require(
+            self.selection_fraction >= 0.0 and self.test_fraction >= 0.0 and held_out <= 0.5,
+            f"{held_out:.2f} of the rows are held out; use 0 to 0.5 in all",
+        )
+        _require(self.max_rows >= 1, f"max_rows is {self.max_rows}; use 1 or more")
+        _require(self.every_steps >= 0, f"every_steps is {self.every_steps}; use 0 or more")
+        _require(1 <= self.sample_tokens <= 1024, "sample_tokens must be 1 to 1024")
+
+
+class JobSpec(Frozen, frozen=True, kw_only=True):
+    """One training job, complete and immutable."""
+
+    name: str
+    base: ModelRef
+    dataset: DatasetRef
+    method: LoraMethod | FullMethod
+    optim: OptimSpec = OptimSpec()
+    batch_size: int = 8
+    """Sequences in one optimizer step."""
+    max_seq_len: int = 1024
+    """Longest sequence in tokens; longer rows are dropped and reported."""
+    epochs: float = 0.0
+    """Passes over the training rows; exactly one of `epochs` and `steps` is above 0."""
+    steps: int = 0
+    """Optimizer steps."""
+    eval: EvalSpec = EvalSpec()
+    checkpoint_every_steps: int = 0
+    """Steps between checkpoints; 0 lets the worker space them by time."""
+    seed: int = 0
+    version: int = SPEC_VERSION
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot run."""
+        _require(self.version == SPEC_VERSION, f"version is {self.version}; this is {SPEC_VERSION}")
+        _require(bool(self.name.strip()), "name is empty")
+        _require(len(self.name) <= 200, "name is longer than 200 characters")
+        _require(1 <= self.batch_size <= 4096, f"batch_size is {self.batch_size}; use 1 to 4096")
+        _require(
+            16 <= self.max_seq_len <= 1 << 20, f"max_seq_len is {self.max_seq_len}; use 16 or more"
+        )
+        _require(
+            (self.epochs > 0) != (self.steps > 0),
+            f"epochs is {self.epochs} and steps is {self.steps}; set exactly one of them above 0",
+        )
+        _require(self.checkpoint_every_steps >= 0, "checkpoint_every_steps must be 0 or more")
+        _require(0 <= self.seed < 1 << 63, f"seed is {self.seed}; use 0 to 2^63 - 1")
+

@@ -1,0 +1,32 @@
+"""The run plan: where a run's tensors live, and what that is predicted to take."""
+
+from typing import Literal
+
+from slidepack.engine.contract.job import Frozen
+
+Residency = Literal["device", "host", "nvme"]
+ActivationPolicy = Literal["keep", "recompute", "offload"]
+
+
+class RunPlan(Frozen, frozen=True, kw_only=True):
+    """How a run uses the machine; decided by `engine.memory`, obeyed by the worker."""
+
+    device: str
+    """`cpu` or `cuda:N` (ROCm's devices are `cuda` to torch as well)."""
+    precision: Literal["fp32", "bf16"]
+    layer_weights: tuple[Residency, ...]
+    """Where each decoder layer's weights live."""
+    layer_activations: tuple[ActivationPolicy, ...]
+    """What happens to each decoder layer's activations between forward and backward."""
+    optimizer_state: Residency
+    cpu_threads: int
+    """Threads of torch on the CPU; part of the plan because the order of sums depends on it."""
+    micro_batch_tokens: int
+    """Upper bound of tokens in one micro-batch."""
+    predicted_device_bytes: int
+    """Peak on the device; 0 where the device is the CPU."""
+    predicted_host_bytes: int
+    predicted_disk_bytes: int
+    """Checkpoints and result."""
+    reason: str
+    """Why this plan, in words for the user."""

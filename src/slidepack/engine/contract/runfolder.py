@@ -1,0 +1,115 @@
+"""The run folder: the directory one attempt owns, and the only thing its worker needs."""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import Frozen, JobSpec
+from slidepack.engine.contract.plan import RunPlan
+
+_T = TypeVar("_T")
+
+
+class RunIdentity(Frozen, frozen=True, kw_only=True):
+    """Who this run is and where it goes on from; written by the daemon before the worker starts."""
+
+    job_id: str
+    attempt: int
+    nonce: str
+    """Random; the worker carries it in its environment, so that a recycled pid is told apart."""
+    resume_from: tuple[str, ...] = ()
+    """Checkpoint folders of earlier attempts, newest first; the first valid one is taken."""
+
+
+class WorkerIdentity(Frozen, frozen=True, kw_only=True):
+    """Which process works in the folder; written by the worker as its first act."""
+
+    pid: int
+    start_time: float
+    """The process's start time (psutil's `create_time`), unix seconds."""
+    boot_id: str
+    nonce: str
+
+
+class RunFolder:
+    """Names and reads the files of a run folder."""
+
+    def __init__(self, root: Path) -> None:
+        """Wrap the folder `root`; nothing is created."""
+        self.root = root
+        self.spec = root / "spec.json"
+        self.plan = root / "plan.json"
+        self.identity = root / "run.json"
+        self.worker = root / "worker.json"
+        self.lock = root / "worker.lock"
+        self.events = root / "events.jsonl"
+        self.control = root / "control.jsonl"
+        self.log = root / "worker.log"
+        self.rejects = root / "rejects.jsonl"
+        self.checkpoints = root / "checkpoints"
+        self.result = root / "result"
+
+    def create(self, spec: JobSpec, plan: RunPlan, identity: RunIdentity) -> None:
+        """Create the folder and its input files, durably.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self.checkpoints.mkdir(parents=True)
+        for path, value in (
+            (self.spec, spec),
+            (self.plan, plan),
+            (self.identity, identity),
+        ):
+            write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+    def read_spec(self) -> JobSpec:
+        """Return the job specification."""
+        return _read(self.spec, JobSpec)
+
+    def read_plan(self) -> RunPlan:
+        """Return the run plan."""
+        return _read(self.plan, RunPlan)
+
+    def read_identity(self) -> RunIdentity:
+        """Return the run's identity."""
+        return _read(self.identity, RunIdentity)
+
+    def read_worker(self) -> WorkerIdentity | None:
+        """Return who works here, or None where no worker ever started."""
+        return _read(self.worker, WorkerIdentity) if self.worker.exists() else None
+
+
+def _read(path: Path, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SlidepackError(
+            "RUN-FOLDER-BROKEN",
+            f"{path.name} of the run folder cannot be read.",
+            why=f"{path}: {error}",
+            fix="Start the job again; a retry gets a new run folder.",
+        ) from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` so that `path` holds either the old or the whole new content after a crash."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,251 @@
+"""Turns the weights and sizes of a Llama-type GGUF file into a Hugging Face folder's."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from gguf import ReaderTensor, dequantize
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.importer.gguf_file import GgufFile, broken, unsupported
+from slidepack.engine.importer.safetensors_stream import Chunk, tensor_bytes, write_float32
+from slidepack.engine.shape import ModelShape, shape_from_config
+
+SUPPORTED_GGUF_ARCHITECTURES: Final = ("llama",)
+
+SHARD_BYTES: Final = 1_000_000_000
+
+_CHUNK_ELEMENTS: Final = 1 << 22
+
+_TOP_NAMES: Final = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+_LAYER_NAMES: Final = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+_NEUTRAL: Final[dict[str, tuple[float, ...]]] = {
+    "llama.expert_count": (0,),
+    "llama.attention.sliding_window": (0,),
+    "llama.attention.scale": (),
+    "llama.embedding_scale": (1,),
+    "llama.residual_scale": (1,),
+    "llama.logit_scale": (1,),
+    "llama.rope.scale_linear": (1,),
+    "llama.rope.scaling.factor": (1,),
+    "llama.rope.scaling.attn_factor": (1,),
+    "split.count": (0, 1),
+}
+"""Keys that change the computation, with the values that leave it plain."""
+
+
+def read_config(gguf: GgufFile) -> dict[str, Any]:
+    """Return the `config.json` of the model in the file.
+
+    Raises:
+        SlidepackError: MODEL-UNSUPPORTED for another architecture or a variant that the engine
+            does not compute, MODEL-NOT-A-MODEL for an adapter, MODEL-BROKEN for missing sizes.
+    """
+    _refuse_variants(gguf)
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise broken(gguf.path, "it has no token_embd.weight")
+    heads = _size(gguf, "llama.attention.head_count")
+    hidden = _size(gguf, "llama.embedding_length")
+    head_dim = gguf.integer("llama.attention.key_length") or hidden // heads
+    for key in ("llama.attention.value_length", "llama.rope.dimension_count"):
+        if (gguf.integer(key) or head_dim) != head_dim:
+            raise unsupported(gguf.path, f"{key} is {gguf.integer(key)}, its heads are {head_dim}")
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": _size(gguf, "llama.feed_forward_length"),
+        "num_hidden_layers": _size(gguf, "llama.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": gguf.integer("llama.attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "rms_norm_eps": gguf.number("llama.attention.layer_norm_rms_epsilon") or 1e-5,
+        "rope_theta": gguf.number("llama.rope.freq_base") or 10000.0,
+        "max_position_embeddings": _size(gguf, "llama.context_length"),
+        "vocab_size": int(embedding.shape[-1]),
+        "tie_word_embeddings": "output.weight" not in gguf.tensors,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "float32",
+    }
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        token = gguf.integer(f"tokenizer.ggml.{key}_token_id")
+        if token is not None:
+            config[f"{name}_token_id"] = token
+    return config
+
+
+def read_model_shape(gguf: GgufFile) -> ModelShape:
+    """Return the model's shape after checking that the file holds every tensor it needs.
+
+    Raises:
+        SlidepackError: as `read_config`; MODEL-BROKEN too where a tensor is missing or has another
+            shape, MODEL-UNSUPPORTED where there is one too many or its type cannot be read.
+    """
+    shape = shape_from_config(read_config(gguf), gguf.path)
+    expected = {_gguf_name(name): sizes for name, sizes in shape.tensor_shapes().items()}
+    missing = [name for name in expected if name not in gguf.tensors]
+    if missing:
+        raise broken(gguf.path, f"{len(missing)} tensors are missing, first {missing[0]}")
+    extra = sorted(set(gguf.tensors) - set(expected))
+    if extra:
+        raise unsupported(gguf.path, f"it has tensors with no place here, such as {extra[0]}")
+    for name, sizes in expected.items():
+        found = tuple(int(size) for size in reversed(gguf.tensors[name].shape))
+        if found != sizes:
+            raise broken(gguf.path, f"{name} is {found} where its sizes say {sizes}")
+    _refuse_unreadable_types(gguf)
+    return shape
+
+
+def write_model(
+    gguf: GgufFile, shape: ModelShape, target: Path, on_bytes: Callable[[int], None]
+) -> None:
+    """Write config.json and the weights, in float32, into the folder `target`.
+
+    Weights are dequantised and written a few million elements at a time. More than `SHARD_BYTES`
+    in all gives numbered files and an index. `on_bytes` gets the size of every piece written.
+
+    Raises:
+        SlidepackError: MODEL-BROKEN where a weight is not finite.
+        OSError: the disk refused.
+    """
+    _write_json(target / "config.json", read_config(gguf))
+    shards = _shards(shape)
+    names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    for name, shard in zip(names, shards, strict=True):
+        write_float32(target / name, shard, _pieces(gguf, shape, list(shard), on_bytes))
+    if len(shards) > 1:
+        places = {
+            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+        }
+        total = sum(tensor_bytes(sizes) for shard in shards for sizes in shard.values())
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        _write_json(target / "model.safetensors.index.json", index)
+
+
+def _refuse_variants(gguf: GgufFile) -> None:
+    kind = gguf.text("general.type") or "model"
+    if kind != "model":
+        raise SlidepackError(
+            "MODEL-NOT-A-MODEL",
+            "This GGUF file is not a whole model.",
+            why=f"{gguf.path.name}: general.type is {kind}",
+            fix="Name the GGUF file of the base model.",
+        )
+    architecture = gguf.text("general.architecture")
+    if architecture not in SUPPORTED_GGUF_ARCHITECTURES:
+        raise unsupported(
+            gguf.path,
+            f"its architecture is {architecture or 'not named'}",
+            fix="Choose a GGUF file of one of these architectures: "
+            f"{', '.join(SUPPORTED_GGUF_ARCHITECTURES)}.",
+        )
+    scaling = gguf.text("llama.rope.scaling.type") or "none"
+    # Linear scaling by 1, which some converters write, scales nothing; the factor is checked below.
+    if scaling not in ("none", "linear"):
+        raise unsupported(gguf.path, f"its rotary scaling is {scaling}")
+    if "rope_freqs.weight" in gguf.tensors:
+        raise unsupported(gguf.path, "it scales its rotary frequencies (rope_freqs.weight)")
+    for key, plain in _NEUTRAL.items():
+        value = gguf.number(key)
+        if value is not None and value not in plain:
+            raise unsupported(gguf.path, f"{key} is {value:g}")
+
+
+def _refuse_unreadable_types(gguf: GgufFile) -> None:
+    samples = {tensor.tensor_type: tensor for tensor in gguf.tensors.values()}
+    for kind, tensor in samples.items():
+        try:
+            _dequantised(tensor, slice(0, 1))
+        except NotImplementedError as error:
+            raise unsupported(gguf.path, f"{tensor.name} is stored as {kind.name}") from error
+
+
+def _size(gguf: GgufFile, key: str) -> int:
+    value = gguf.integer(key)
+    if value is None or value < 1:
+        raise broken(gguf.path, f"{key} is {'missing' if value is None else value}")
+    return value
+
+
+def _gguf_name(name: str) -> str:
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    _, _, layer, *middle, leaf = name.split(".")
+    return f"blk.{layer}.{_LAYER_NAMES['.'.join(middle)]}.{leaf}"
+
+
+def _shards(shape: ModelShape) -> list[dict[str, tuple[int, ...]]]:
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    filled = 0
+    for name, sizes in shape.tensor_shapes().items():
+        size = tensor_bytes(sizes)
+        if filled and filled + size > SHARD_BYTES:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = sizes
+        filled += size
+    return shards
+
+
+def _pieces(
+    gguf: GgufFile, shape: ModelShape, names: list[str], on_bytes: Callable[[int], None]
+) -> Iterator[Chunk]:
+    for name in names:
+        tensor = gguf.tensors[_gguf_name(name)]
+        permuted = name.endswith((".q_proj.weight", ".k_proj.weight"))
+        rows, columns = len(tensor.data), int(tensor.shape[0])
+        step = max(1, _CHUNK_ELEMENTS // columns)
+        if permuted:
+            # The permutation stays inside a head, so pieces of whole heads can be undone alone.
+            step = max(1, step // shape.head_dim) * shape.head_dim
+        for start in range(0, rows, step):
+            piece = _dequantised(tensor, slice(start, start + step))
+            if not np.isfinite(piece).all():
+                raise broken(gguf.path, f"{tensor.name} holds values that are not finite")
+            yield _unpermuted(piece, shape.head_dim) if permuted else piece
+            on_bytes(piece.nbytes)
+
+
+def _dequantised(tensor: ReaderTensor, rows: slice) -> Chunk:
+    # Garbage in a damaged file overflows; the caller looks for what is not finite.
+    with np.errstate(all="ignore"):
+        return dequantize(tensor.data[rows], tensor.tensor_type)
+
+
+def _unpermuted(rows: Chunk, head_dim: int) -> Chunk:
+    """Undo llama.cpp's order of a head's rows: rotary pairs side by side, not half by half.
+
+    Args:
+        rows: (heads * head_dim, in) float32, a whole number of heads.
+        head_dim: rows in a head.
+    """
+    columns = rows.shape[1]
+    return rows.reshape(-1, head_dim // 2, 2, columns).swapaxes(1, 2).reshape(-1, columns)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

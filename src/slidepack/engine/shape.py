@@ -1,0 +1,251 @@
+"""The shape of a decoder: sizes, parameter counts and tensor names, from a `config.json`.
+
+Torch-free, so that the daemon can say what a model needs without loading it.
+"""
+
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from slidepack.engine.contract.errors import SlidepackError
+
+SUPPORTED_ARCHITECTURES: Final = ("LlamaForCausalLM",)
+
+_PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class RopeShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary position embedding (Su et al., arXiv 2104.09864) and its long-context variant."""
+
+    kind: Literal["default", "llama3"]
+    theta: float
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a Llama-type decoder."""
+
+    architecture: str
+    num_layers: int
+    hidden: int
+    ffn: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    rms_eps: float
+    rope: RopeShape
+    tied_head: bool
+
+    @property
+    def q_width(self) -> int:
+        """Output width of q_proj."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Output width of k_proj and of v_proj."""
+        return self.num_kv_heads * self.head_dim
+
+    def layer_tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the tensors of one decoder layer in flat-buffer order, in Hugging Face's names.
+
+        q, k, v and gate, up are neighbours, so that one matrix product can serve each group.
+        """
+        hidden, ffn = self.hidden, self.ffn
+        return {
+            "input_layernorm.weight": (hidden,),
+            "self_attn.q_proj.weight": (self.q_width, hidden),
+            "self_attn.k_proj.weight": (self.kv_width, hidden),
+            "self_attn.v_proj.weight": (self.kv_width, hidden),
+            "self_attn.o_proj.weight": (hidden, self.q_width),
+            "post_attention_layernorm.weight": (hidden,),
+            "mlp.gate_proj.weight": (ffn, hidden),
+            "mlp.up_proj.weight": (ffn, hidden),
+            "mlp.down_proj.weight": (hidden, ffn),
+        }
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return every tensor of the checkpoint, in Hugging Face's names."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (self.vocab, self.hidden)
+        }
+        for layer in range(self.num_layers):
+            for name, shape in self.layer_tensor_shapes().items():
+                shapes[f"model.layers.{layer}.{name}"] = shape
+        shapes["model.norm.weight"] = (self.hidden,)
+        if not self.tied_head:
+            shapes["lm_head.weight"] = (self.vocab, self.hidden)
+        return shapes
+
+    @property
+    def layer_params(self) -> int:
+        """Parameters of one decoder layer."""
+        return sum(_product(shape) for shape in self.layer_tensor_shapes().values())
+
+    @property
+    def total_params(self) -> int:
+        """Parameters of the whole model; a tied head counts once."""
+        return sum(_product(shape) for shape in self.tensor_shapes().values())
+
+    def linear_shape(self, target: str) -> tuple[int, int]:
+        """Return (out, in) of a decoder linear by PEFT's name, e.g. `q_proj`."""
+        for name, shape in self.layer_tensor_shapes().items():
+            if name.split(".")[-2] == target:
+                return (shape[0], shape[1])
+        raise KeyError(target)
+
+    def lora_params(self, rank: int, targets: tuple[str, ...]) -> int:
+        """Trainable parameters of a LoRA adapter of this rank on these linears."""
+        return self.num_layers * sum(rank * sum(self.linear_shape(target)) for target in targets)
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """Read the shape of the model in a Hugging Face folder.
+
+    Raises:
+        SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE or MODEL-UNSUPPORTED.
+    """
+    if not folder.is_dir():
+        raise SlidepackError(
+            "MODEL-NOT-FOUND",
+            "There is no such model folder.",
+            why=f"{folder} is not a folder",
+            fix="Name a Hugging Face folder or a GGUF file.",
+        )
+    path = folder / "config.json"
+    try:
+        config = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError as error:
+        raise _not_a_model(folder, "it has no config.json") from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise _not_a_model(folder, f"config.json cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise _not_a_model(folder, "config.json is not an object")
+    return shape_from_config(config, folder)
+
+
+def refuse_pickles(folder: Path) -> None:
+    """Refuse a folder whose weights are only there as pickles, which can run code when read.
+
+    Raises:
+        SlidepackError: MODEL-PICKLE.
+    """
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLE_SUFFIXES)
+    if pickles:
+        raise SlidepackError(
+            "MODEL-PICKLE",
+            "The weights are pickle files, which can run code when they are read.",
+            why=f"{folder} holds {', '.join(pickles[:3])} and no .safetensors file",
+            fix="Get the model's safetensors files, or convert it where you trust it.",
+        )
+
+
+def shape_from_config(config: dict[str, Any], folder: Path) -> ModelShape:
+    """Build the shape from a parsed `config.json`; `folder` is named in errors.
+
+    Raises:
+        SlidepackError: MODEL-UNSUPPORTED or MODEL-NOT-A-MODEL.
+    """
+    architecture = _architecture(config, folder)
+    if config.get("auto_map"):
+        raise _unsupported(folder, "it wants to run its own code (auto_map in config.json)")
+    for flag in ("attention_bias", "mlp_bias"):
+        if config.get(flag):
+            raise _unsupported(folder, f"{flag} is set")
+    if config.get("hidden_act", "silu") != "silu":
+        raise _unsupported(folder, f"its activation is {config['hidden_act']}, not silu")
+    try:
+        heads = int(config["num_attention_heads"])
+        hidden = int(config["hidden_size"])
+        shape = ModelShape(
+            architecture=architecture,
+            num_layers=int(config["num_hidden_layers"]),
+            hidden=hidden,
+            ffn=int(config["intermediate_size"]),
+            num_heads=heads,
+            num_kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or hidden // heads),
+            vocab=int(config["vocab_size"]),
+            max_positions=int(config.get("max_position_embeddings") or 2048),
+            rms_eps=float(config.get("rms_norm_eps", 1e-6)),
+            rope=_rope(config, folder),
+            tied_head=bool(config.get("tie_word_embeddings", False)),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise _not_a_model(folder, f"config.json lacks or garbles a size: {error!r}") from error
+    _check_sizes(shape, folder)
+    return shape
+
+
+def _architecture(config: dict[str, Any], folder: Path) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise _not_a_model(folder, "config.json names no architecture")
+    supported = [name for name in names if name in SUPPORTED_ARCHITECTURES]
+    if not supported:
+        raise _unsupported(folder, f"its architecture is {', '.join(map(str, names))}")
+    return str(supported[0])
+
+
+def _rope(config: dict[str, Any], folder: Path) -> RopeShape:
+    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta` beside `rope_scaling`.
+    scaling: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "default":
+        return RopeShape(kind="default", theta=theta)
+    if kind == "llama3":
+        return RopeShape(
+            kind="llama3",
+            theta=theta,
+            factor=float(scaling["factor"]),
+            low_freq_factor=float(scaling["low_freq_factor"]),
+            high_freq_factor=float(scaling["high_freq_factor"]),
+            original_max_position=int(scaling["original_max_position_embeddings"]),
+        )
+    raise _unsupported(folder, f"its rotary scaling is {kind}; default and llama3 are known")
+
+
+def _check_sizes(shape: ModelShape, folder: Path) -> None:
+    sizes = (shape.num_layers, shape.hidden, shape.ffn, shape.num_heads, shape.num_kv_heads)
+    if min(*sizes, shape.head_dim, shape.vocab) < 1:
+        raise _not_a_model(folder, "config.json has a size below 1")
+    if shape.num_heads % shape.num_kv_heads:
+        raise _not_a_model(
+            folder, f"{shape.num_heads} heads do not divide among {shape.num_kv_heads} KV heads"
+        )
+    if shape.head_dim % 2:
+        raise _unsupported(folder, f"its head size is odd ({shape.head_dim})")
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result
+
+
+def _not_a_model(folder: Path, why: str) -> SlidepackError:
+    return SlidepackError(
+        "MODEL-NOT-A-MODEL",
+        "This folder is not a model.",
+        why=f"{folder}: {why}",
+        fix="Name a Hugging Face folder with config.json, tokenizer.json and safetensors files.",
+    )
+
+
+def _unsupported(folder: Path, why: str) -> SlidepackError:
+    return SlidepackError(
+        "MODEL-UNSUPPORTED",
+        "This model is not supported yet.",
+        why=f"{folder.name}: {why}",
+        fix=f"Choose a model of one of these architectures: {', '.join(SUPPORTED_ARCHITECTURES)}.",
+    )

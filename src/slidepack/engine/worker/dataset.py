@@ -1,0 +1,174 @@
+"""Turns the frozen dataset into encoded rows: split, tokenised, with every loss reported."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import DatasetRef, JobSpec
+from slidepack.engine.data.masking import EncodedRow, encode_prompt, encode_row
+from slidepack.engine.data.rows import (
+    ChatRow,
+    CompletionRow,
+    Reject,
+    Row,
+    Turn,
+    decode_row,
+    first_question,
+)
+from slidepack.engine.data.split import split_of
+from slidepack.engine.data.tokenizer import ChatTokenizer
+
+MAX_SAMPLES = 3
+"""Held-out questions that are answered before and after where the user named none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePrompt:
+    """A question to answer before and after training."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class EncodedData:
+    """All rows of a run."""
+
+    train: list[EncodedRow] = field(default_factory=list)
+    selection: list[EncodedRow] = field(default_factory=list)
+    test: list[EncodedRow] = field(default_factory=list)
+    prompts: list[SamplePrompt] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    """Rows that the model's template or the length limit refused."""
+
+
+def load_data(
+    spec: JobSpec,
+    tokenizer: ChatTokenizer,
+    max_seq_len: int,
+    on_row: Callable[[int], None],
+) -> EncodedData:
+    """Read, check, split and encode the datasets of a job.
+
+    Args:
+        spec: the job.
+        tokenizer: the base model's.
+        max_seq_len: the job's limit, or the model's where that is lower.
+        on_row: called with the number of rows read so far; may raise to stop.
+
+    Raises:
+        SlidepackError: DATA-NOT-FOUND, DATA-CHANGED, DATA-NO-USABLE-ROWS,
+            MODEL-NO-CHAT-TEMPLATE.
+    """
+    data = EncodedData()
+    own_selection = spec.eval.selection
+    fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
+    held_out: list[Row] = []
+    done = 0
+    for row in read_frozen_rows(spec.dataset):
+        split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
+        _encode_into(data, row, split, tokenizer, max_seq_len)
+        if split == "selection" and len(held_out) < MAX_SAMPLES:
+            held_out.append(row)
+        done += 1
+        on_row(done)
+    if own_selection is not None:
+        for row in read_frozen_rows(own_selection):
+            _encode_into(data, row, "selection", tokenizer, max_seq_len)
+            if len(held_out) < MAX_SAMPLES:
+                held_out.append(row)
+            done += 1
+            on_row(done)
+    if not data.train:
+        raise _nothing_left(data, done)
+    data.prompts = _sample_prompts(spec, held_out, tokenizer, max_seq_len)
+    data.selection = data.selection[: spec.eval.max_rows]
+    data.test = data.test[: spec.eval.max_rows]
+    return data
+
+
+def write_rejects(rejects: list[Reject], path: Path) -> str:
+    """Write the rejects, one JSON object a line, and return a sentence that counts them."""
+    path.write_bytes(b"".join(msgspec.json.encode(reject) + b"\n" for reject in rejects))
+    counts = Counter(reject.reason for reject in rejects)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    first = rejects[0]
+    return (
+        f"{len(rejects)} rows are left out ({reasons}); "
+        f"the first is line {first.line}: {first.detail}."
+    )
+
+
+def read_frozen_rows(ref: DatasetRef) -> list[Row]:
+    """Read a dataset and check that it is still the one that was queued.
+
+    Raises:
+        SlidepackError: DATA-NOT-FOUND or DATA-CHANGED.
+    """
+    try:
+        content = Path(ref.path).read_bytes()
+    except OSError as error:
+        raise SlidepackError(
+            "DATA-NOT-FOUND",
+            "The job's dataset cannot be read.",
+            why=f"{ref.path}: {error.strerror}",
+            fix="Add the data file again and queue the job again.",
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != ref.content_hash:
+        raise SlidepackError(
+            "DATA-CHANGED",
+            "The dataset is not the one that was queued.",
+            why=f"{ref.path} has sha256 {found[:12]}…, the job names {ref.content_hash[:12]}…",
+            fix="Add the data file again and queue the job again.",
+        )
+    return [decode_row(line) for line in content.splitlines()]
+
+
+def _encode_into(
+    data: EncodedData, row: Row, split: str, tokenizer: ChatTokenizer, max_seq_len: int
+) -> None:
+    encoded = encode_row(row, tokenizer, max_seq_len)
+    if isinstance(encoded, Reject):
+        data.rejects.append(encoded)
+    elif split == "train":
+        data.train.append(encoded)
+    elif split == "selection":
+        data.selection.append(encoded)
+    else:
+        data.test.append(encoded)
+
+
+def _sample_prompts(
+    spec: JobSpec, held_out: list[Row], tokenizer: ChatTokenizer, max_seq_len: int
+) -> list[SamplePrompt]:
+    rows = [_question_row(text, tokenizer) for text in spec.eval.sample_prompts] or held_out
+    prompts = []
+    for row in rows:
+        ids = encode_prompt(row, tokenizer)
+        if 0 < len(ids) <= max_seq_len:
+            prompts.append(SamplePrompt(first_question(row), tuple(ids)))
+    return prompts
+
+
+def _question_row(text: str, tokenizer: ChatTokenizer) -> Row:
+    """Return a row that asks `text`, as a conversation where the model has a template."""
+    if tokenizer.has_template:
+        return ChatRow(0, (Turn("user", text, False),))
+    return CompletionRow(0, text, "")
+
+
+def _nothing_left(data: EncodedData, rows: int) -> SlidepackError:
+    first = data.rejects[0] if data.rejects else None
+    why = f"line {first.line}: {first.reason} ({first.detail})" if first else "all are held out"
+    return SlidepackError(
+        "DATA-NO-USABLE-ROWS",
+        f"None of the {rows} rows is left to train on.",
+        why=why,
+        fix="Raise max_seq_len, hold out less, or mend the rows.",
+    )

@@ -1,0 +1,295 @@
+"""One attempt from start to end: load, tokenise, train, write the result."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.events import (
+    Finished,
+    Phase,
+    PhaseChanged,
+    Sampled,
+    Started,
+    Warned,
+)
+from slidepack.engine.contract.job import JobSpec, LoraMethod
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
+from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
+from slidepack.engine.export.peft import write_peft_folder
+from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.model.generate import generate_greedy
+from slidepack.engine.model.layers import Decoder
+from slidepack.engine.model.loading import eos_ids, load_decoder
+from slidepack.engine.sliding.driver import Driver
+from slidepack.engine.worker.checkpoint import (
+    InvalidCheckpointError,
+    LaneState,
+    load_checkpoint,
+)
+from slidepack.engine.worker.control import ControlReader
+from slidepack.engine.worker.dataset import EncodedData, load_data, write_rejects
+from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.order import total_steps
+from slidepack.engine.worker.stopping import StopFlag
+from slidepack.engine.worker.trainer import Trainer
+from slidepack.kernels import AttentionChoice, choose_attention
+
+_ROWS_PER_REPORT = 200
+
+
+class Run:
+    """One attempt at a LoRA job."""
+
+    def __init__(self, folder: RunFolder, events: EventLog, stop: StopFlag) -> None:
+        """Read the run folder's input files.
+
+        Raises:
+            SlidepackError: RUN-FOLDER-BROKEN or RUN-METHOD-UNSUPPORTED.
+        """
+        self._folder = folder
+        self._events = events
+        self._stop = stop
+        self._spec = folder.read_spec()
+        self._plan = folder.read_plan()
+        self._identity = folder.read_identity()
+        self._method = _lora_method(self._spec)
+        self._spec_hash = hashlib.sha256(msgspec.json.encode(self._spec)).hexdigest()
+
+    def execute(self) -> None:
+        """Run to the end.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+            SlidepackError: the run cannot go on.
+            OSError: the disk refused.
+        """
+        device = open_device(self._plan)
+        tokenizer = load_tokenizer(Path(self._spec.base.path))
+        decoder = self._load(device)
+        choice = choose_attention(decoder.device, decoder.dtype)
+        data = self._tokenise(tokenizer, decoder)
+        arena = LoraArena(decoder.shape, self._method, device)
+        arena.initialise(self._spec.seed)
+        state, resumed_from = self._restore(arena)
+        steps = total_steps(self._spec, len(data.train))
+        self._report_start(arena, data, choice, steps, state, resumed_from)
+        trainer = Trainer(
+            spec=self._spec,
+            plan=self._plan,
+            spec_hash=self._spec_hash,
+            decoder=decoder,
+            driver=Driver(decoder, arena, choice, self._plan.layer_activations),
+            arena=arena,
+            data=data,
+            total_steps=steps,
+            state=state,
+            events=self._events,
+            control=ControlReader(self._folder.control),
+            stop=self._stop,
+            checkpoints=self._folder.checkpoints,
+        )
+        sample = self._sampler(decoder, choice, tokenizer, data)
+        if state is None:
+            sample(None, 0)
+        loss_after = trainer.run()
+        trainer.evaluate_test()
+        sample(arena, trainer.step)
+        self._finish(trainer, arena, loss_after)
+
+    def _load(self, device: torch.device) -> Decoder:
+        dtype = torch.float32 if self._plan.precision == "fp32" else torch.bfloat16
+        return load_decoder(
+            Path(self._spec.base.path),
+            device,
+            dtype,
+            lambda done, total: self._phase("loading", done, total),
+        )
+
+    def _tokenise(self, tokenizer: ChatTokenizer, decoder: Decoder) -> EncodedData:
+        if tokenizer.vocab_size > decoder.shape.vocab:
+            raise SlidepackError(
+                "MODEL-BROKEN",
+                "The tokenizer has more tokens than the model.",
+                why=f"{tokenizer.vocab_size} tokens, {decoder.shape.vocab} rows of the embedding",
+                fix="Get the model's files again.",
+            )
+
+        def on_row(done: int) -> None:
+            self._stop.check()
+            if done % _ROWS_PER_REPORT == 0:
+                self._phase("tokenising", done, 0)
+
+        self._phase("tokenising", 0, 0)
+        limit = min(self._spec.max_seq_len, decoder.shape.max_positions)
+        data = load_data(self._spec, tokenizer, limit, on_row)
+        if data.rejects:
+            message = write_rejects(data.rejects, self._folder.rejects)
+            self._warn("DATA-ROWS-LEFT-OUT", message)
+        return data
+
+    def _restore(self, arena: LoraArena) -> tuple[LaneState | None, str]:
+        """Fill the arena from the newest valid checkpoint; a damaged one is named and passed."""
+        for path in self._identity.resume_from:
+            try:
+                return load_checkpoint(arena, Path(path), self._spec_hash), path
+            except InvalidCheckpointError as error:
+                self._warn("RUN-CHECKPOINT-CORRUPT", f"A checkpoint is left out: {error}.")
+        return None, ""
+
+    def _report_start(
+        self,
+        arena: LoraArena,
+        data: EncodedData,
+        choice: AttentionChoice,
+        steps: int,
+        state: LaneState | None,
+        resumed_from: str,
+    ) -> None:
+        self._events.append(
+            Started(
+                at=self._events.now(),
+                pid=os.getpid(),
+                device=_device_name(arena.params.device),
+                precision=self._plan.precision,
+                total_steps=steps,
+                from_step=state.step if state else 0,
+                train_rows=len(data.train),
+                eval_rows=len(data.selection),
+                trainable_params=arena.params.numel(),
+                attention=f"{choice.path}: {choice.reason}",
+                resumed_from=resumed_from,
+            )
+        )
+
+    def _sampler(
+        self,
+        decoder: Decoder,
+        choice: AttentionChoice,
+        tokenizer: ChatTokenizer,
+        data: EncodedData,
+    ) -> Callable[[LoraArena | None, int], None]:
+        stop_ids = eos_ids(Path(self._spec.base.path), tokenizer.eos_id)
+
+        def sample(arena: LoraArena | None, step: int) -> None:
+            if not data.prompts:
+                return
+            self._phase("sampling", 0, len(data.prompts))
+            answers = generate_greedy(
+                decoder,
+                arena,
+                choice,
+                [prompt.ids for prompt in data.prompts],
+                max_new_tokens=self._spec.eval.sample_tokens,
+                stop_ids=stop_ids,
+                check_stop=self._stop.check,
+            )
+            for prompt, ids in zip(data.prompts, answers, strict=True):
+                self._events.append(
+                    Sampled(
+                        at=self._events.now(),
+                        step=step,
+                        prompt=prompt.text,
+                        answer=tokenizer.decode(ids),
+                    )
+                )
+
+        return sample
+
+    def _finish(self, trainer: Trainer, arena: LoraArena, loss_after: float | None) -> None:
+        self._phase("saving", 0, 0)
+        if not bool(torch.isfinite(arena.params).all()):
+            raise SlidepackError(
+                "RUN-DIVERGED",
+                "The trained adapter holds values that are no numbers.",
+                why=f"after step {trainer.step}; the checkpoints before it are kept",
+                fix=f"Try again with a learning rate below {self._spec.optim.lr / 3:.1e}.",
+            )
+        if not any(bool(pair.b.any()) for _, _, pair in arena.named_pairs()):
+            self._warn("RUN-NOTHING-LEARNED", "The adapter is all zero: nothing was learned.")
+        speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+        summary = {
+            "steps": trainer.step,
+            "tokens": trainer.tokens,
+            "seconds": trainer.clock.seconds,
+            "tokens_per_second": speed,
+            "eval_loss_before": trainer.eval_loss_before,
+            "eval_loss_after": loss_after,
+        }
+        self._write_result(arena, summary)
+        self._events.append(
+            Finished(
+                at=self._events.now(),
+                steps=trainer.step,
+                result=str(self._folder.result),
+                eval_loss_before=trainer.eval_loss_before,
+                eval_loss_after=loss_after,
+                seconds=trainer.clock.seconds,
+                tokens_per_second=speed,
+            )
+        )
+
+    def _write_result(self, arena: LoraArena, summary: dict[str, float | None]) -> None:
+        """Write the result aside and rename it, so that `result/` is whole or absent."""
+        target = self._folder.result
+        temporary = target.with_name(f".result.tmp-{os.getpid()}")
+        write_peft_folder(arena, self._spec.base.path, temporary / "adapter")
+        write_atomic(temporary / "summary.json", json.dumps(summary, indent=2).encode())
+        temporary.rename(target)
+        fsync_folder(target.parent)
+
+    def _phase(self, phase: Phase, done: int, total: int) -> None:
+        self._stop.check()
+        self._events.append(
+            PhaseChanged(at=self._events.now(), phase=phase, done=done, total=total)
+        )
+
+    def _warn(self, code: str, message: str) -> None:
+        self._events.append(Warned(at=self._events.now(), code=code, message=message))
+
+
+def open_device(plan: RunPlan) -> torch.device:
+    """Return the plan's device, ready, with torch's thread count set.
+
+    Raises:
+        SlidepackError: GPU-UNUSABLE; the run never falls back to the CPU in silence.
+    """
+    torch.set_num_threads(plan.cpu_threads)
+    device = torch.device(plan.device)
+    if device.type != "cuda":
+        return device
+    try:
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SlidepackError(
+            "GPU-UNUSABLE",
+            f"The plan's device {plan.device} cannot be used.",
+            why=" ".join(str(error).split())[:300],
+            fix="Run `slidepack doctor`.",
+        ) from error
+    return device
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def _lora_method(spec: JobSpec) -> LoraMethod:
+    if not isinstance(spec.method, LoraMethod):
+        raise SlidepackError(
+            "RUN-METHOD-UNSUPPORTED",
+            "Full fine-tuning is not built yet.",
+            why="the job's method is full",
+            fix="Use LoRA for now.",
+        )
+    return spec.method
