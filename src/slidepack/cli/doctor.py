@@ -26,7 +26,7 @@ _MARKS: Final[dict[Level, tuple[str, str]]] = {
     "note": ("•", "yellow"),
     "problem": ("✗", "bold red"),
 }
-_UNKNOWN: Final = "–"
+_UNKNOWN: Final = "n/a"
 _MAX_PROCESSES: Final = 3
 
 

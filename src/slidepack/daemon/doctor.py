@@ -22,7 +22,8 @@ MIN_TRAINING_VRAM_BYTES: Final = 2 << 30
 DISK_FLOOR_BYTES: Final = 10 * 10**9
 """Below this a checkpoint of a small model may not fit."""
 
-_TORCH_INDEX: Final = "https://download.pytorch.org/whl"
+_TORCH_CHOOSER: Final = "https://pytorch.org/get-started/locally/"
+"""PyTorch's own page: the indexes' names change with every release."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,14 +76,22 @@ def _unread(report: HardwareReport) -> Iterator[Finding]:
 
 def _cards(report: HardwareReport) -> Iterator[Finding]:
     nvidia = report.nvidia
-    driverless = isinstance(nvidia, NvidiaInfo) and not nvidia.driver_version
-    if isinstance(nvidia, NvidiaInfo) and driverless and nvidia.cards_on_bus:
-        yield Finding(
-            level="problem",
-            title="An NVIDIA card is in the machine, and its driver is not.",
-            evidence=f"PCI {', '.join(nvidia.cards_on_bus)}; libnvidia-ml is not installed.",
-            fix="Install NVIDIA's driver from your distribution, then restart the machine.",
-        )
+    if isinstance(nvidia, NvidiaInfo) and nvidia.cards_on_bus and not nvidia.gpus:
+        where = f"PCI {', '.join(nvidia.cards_on_bus)}"
+        if nvidia.driver_version:
+            yield Finding(
+                level="problem",
+                title="NVIDIA's driver runs and shows no card.",
+                evidence=f"{where}; driver {nvidia.driver_version}.",
+                fix="Restart the machine; then look for NVRM and Xid lines in `dmesg`.",
+            )
+        else:
+            yield Finding(
+                level="problem",
+                title="An NVIDIA card is in the machine, and its driver is not.",
+                evidence=f"{where}; libnvidia-ml is not installed.",
+                fix="Install NVIDIA's driver from your distribution, then restart the machine.",
+            )
     for gpu in report.gpus:
         if gpu.vram_total_bytes is None:
             yield Finding(
@@ -161,7 +170,7 @@ def _torch_on_cards(software: SoftwareInfo, cards: tuple[Gpu, ...]) -> Iterator[
             evidence=f"The card is {device.architecture}; torch {torch.version} was built for "
             f"{' '.join(torch.arch_list)}.",
             fix=_reinstall(wanted)
-            + " A card older than every entry needs an older torch; a newer one, a newer torch.",
+            + "; a card older than every entry needs an older torch, a newer one a newer torch.",
         )
     if not torch.devices:
         evidence = [torch.problem, *torch.warnings, software.visible_devices]
@@ -198,13 +207,8 @@ def _build_name(torch: TorchBuild) -> str:
 
 
 def _reinstall(build: str) -> str:
-    if build == "cuda":
-        return (
-            f"Reinstall torch from a CUDA index: pip install torch --index-url {_TORCH_INDEX}/cu128"
-        )
-    return (
-        f"Reinstall torch from a ROCm index: pip install torch --index-url {_TORCH_INDEX}/rocm6.4"
-    )
+    platform = {"cuda": "CUDA", "rocm": "ROCm"}[build]
+    return f"Reinstall torch with the pip command for {platform} from {_TORCH_CHOOSER}"
 
 
 def _amd_access(report: HardwareReport) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ def plan_run(spec: JobSpec, shape: ModelShape, machine: Machine) -> RunPlan:
     if fixed + needed > budget:
         raise _too_small(on_cpu, fixed + needed, free)
     host = fixed + needed if on_cpu else _HOST_PROCESS_BYTES + shape.total_params * width_bytes // 8
-    on_device: tuple[Residency, ...] = ("device",) * shape.num_layers
+    on_device: tuple[Residency, ...] = tuple("device" for _ in range(shape.num_layers))
     return RunPlan(
         device=machine.device,
         precision=precision,

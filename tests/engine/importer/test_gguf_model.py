@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -10,96 +11,29 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.importer import gguf_model
 from slidepack.engine.importer.folder import check_folder
 from slidepack.engine.importer.gguf_file import GgufFile
 from slidepack.engine.importer.gguf_model import read_config, read_model_shape, write_model
 from slidepack.engine.importer.gguf_tokenizer import write_tokenizer
 
-HIDDEN, HEADS, KV_HEADS, FFN, LAYERS, VOCAB = 64, 4, 2, 96, 2, 40
+Tensors = dict[str, np.ndarray]
+MakeTensors = Callable[..., Tensors]
+MakeGguf = Callable[..., Path]
+
+HIDDEN, HEADS, KV_HEADS, FFN, VOCAB = 64, 4, 2, 96, 40  # of the tiny model in conftest.py
 
 
-def tiny_tensors(seed: int = 0, tied: bool = False) -> dict[str, np.ndarray]:
-    """The tensors of a tiny Llama under GGUF names, rows of q and k in whatever order."""
-    random = np.random.default_rng(seed)
-    kv_width = HIDDEN * KV_HEADS // HEADS
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (VOCAB, HIDDEN),
-        "output_norm.weight": (HIDDEN,),
-    }
-    if not tied:
-        shapes["output.weight"] = (VOCAB, HIDDEN)
-    for layer in range(LAYERS):
-        shapes |= {
-            f"blk.{layer}.attn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.attn_k.weight": (kv_width, HIDDEN),
-            f"blk.{layer}.attn_v.weight": (kv_width, HIDDEN),
-            f"blk.{layer}.attn_output.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.ffn_gate.weight": (FFN, HIDDEN),
-            f"blk.{layer}.ffn_up.weight": (FFN, HIDDEN),
-            f"blk.{layer}.ffn_down.weight": (HIDDEN, FFN),
-        }
-    return {name: random.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
-
-
-def tiny_gguf(
-    path: Path,
-    *,
-    architecture: str = "llama",
-    tensors: dict[str, np.ndarray] | None = None,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    pre: str | None = "gpt-2",
-    model: str = "gpt2",
-    extra: dict[str, object] | None = None,
-    tokens: list[str] | None = None,
-) -> Path:
-    """Write a small sound GGUF file, or one with a single thing wrong."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(5000.0)
-    writer.add_tokenizer_model(model)
-    if pre is not None:
-        writer.add_tokenizer_pre(pre)
-    names = tokens or ["<|end|>", "<tool>", *[chr(97 + i) for i in range(26)], "ab", "abc"]
-    writer.add_token_list(names)
-    writer.add_token_types([3, 4] + [1] * (len(names) - 2))
-    writer.add_token_merges(["a b", "ab c"])
-    writer.add_eos_token_id(0)
-    for key, value in (extra or {}).items():
-        add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}
-        add.get(type(value), writer.add_float32)(key, value)
-    for name, value in (tiny_tensors() if tensors is None else tensors).items():
-        if value.ndim == 1 or kind == gguf.GGMLQuantizationType.F32:
-            writer.add_tensor(name, value)
-        else:
-            quantised = gguf.quantize(value, kind)
-            writer.add_tensor(name, quantised, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def convert(path: Path, target: Path) -> int:
+def convert(path: Path, target: Path, **sizes: int) -> int:
     """Convert in this process; return the bytes that were reported."""
     target.mkdir()
     reported: list[int] = []
     model = GgufFile(path)
     shape = read_model_shape(model)
     write_tokenizer(model, target, shape.vocab)
-    write_model(model, shape, target, reported.append)
+    write_model(model, shape, target, reported.append, **sizes)
     return sum(reported)
 
 
@@ -151,8 +85,6 @@ def test_config_of_the_demo_model(smollm2_folder: Path) -> None:
 
 def test_the_converted_model_speaks(smollm2_folder: Path) -> None:
     """A wrong order of q and k rows passes every shape check and ruins this probability."""
-    from transformers import AutoTokenizer  # after the model's fixture, it is slow to import
-
     model = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
@@ -165,7 +97,7 @@ def test_the_converted_model_speaks(smollm2_folder: Path) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
 def test_every_type_against_the_packages_own_dequantisation(
-    tmp_path: Path, kind: str, tied: bool
+    tmp_path: Path, kind: str, tied: bool, tiny_gguf: MakeGguf, tiny_tensors: MakeTensors
 ) -> None:
     quantisation = gguf.GGMLQuantizationType[kind]
     source = tiny_tensors(seed=3, tied=tied)
@@ -195,12 +127,10 @@ def test_every_type_against_the_packages_own_dequantisation(
             assert np.array_equal(ours, theirs)
 
 
-def test_shards_and_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_and_pieces_change_nothing(tmp_path: Path, tiny_gguf: MakeGguf) -> None:
     path = tiny_gguf(tmp_path / "m.gguf")
     convert(path, tmp_path / "whole")
-    monkeypatch.setattr(gguf_model, "SHARD_BYTES", 40_000)
-    monkeypatch.setattr(gguf_model, "_CHUNK_ELEMENTS", 700)
-    convert(path, tmp_path / "parts")
+    convert(path, tmp_path / "parts", shard_bytes=40_000, piece_elements=700)
     index = json.loads((tmp_path / "parts" / "model.safetensors.index.json").read_text())
     names = sorted(set(index["weight_map"].values()))
     assert names[0] == f"model-00001-of-{len(names):05d}.safetensors" and len(names) > 2
@@ -235,6 +165,7 @@ def refusal(path: Path) -> tuple[str, str]:
         ({"extra": {"llama.rope.dimension_count": 8}}, "MODEL-UNSUPPORTED", "dimension_count"),
         ({"extra": {"split.count": 3}}, "MODEL-UNSUPPORTED", "split.count"),
         ({"extra": {"general.type": "adapter"}}, "MODEL-NOT-A-MODEL", "adapter"),
+        ({"extra": {"llama.block_count": 4_000_000_000}}, "MODEL-BROKEN", "4000000000 layers"),
         ({"pre": "llama-bpe"}, "MODEL-UNSUPPORTED", "llama-bpe"),
         ({"model": "llama"}, "MODEL-UNSUPPORTED", "byte-level"),
         ({"tokens": ["<|end|>", "<tool>", "a", "a"]}, "MODEL-BROKEN", "twice"),
@@ -245,14 +176,14 @@ def refusal(path: Path) -> tuple[str, str]:
     ],
 )
 def test_refusals_name_what_they_found(
-    tmp_path: Path, change: dict[str, object], code: str, word: str
+    tmp_path: Path, change: dict[str, object], code: str, word: str, tiny_gguf: MakeGguf
 ) -> None:
-    found, text = refusal(tiny_gguf(tmp_path / "m.gguf", **change))  # type: ignore[arg-type]
+    found, text = refusal(tiny_gguf(tmp_path / "m.gguf", **change))
     assert found == code
     assert word in text
 
 
-def test_refused_tensors(tmp_path: Path) -> None:
+def test_refused_tensors(tmp_path: Path, tiny_gguf: MakeGguf, tiny_tensors: MakeTensors) -> None:
     cases: list[tuple[dict[str, np.ndarray], str, str]] = []
     tensors = tiny_tensors()
     tensors["rope_freqs.weight"] = np.ones(8, np.float32)
@@ -270,21 +201,23 @@ def test_refused_tensors(tmp_path: Path) -> None:
     tensors["blk.1.ffn_up.weight"][5, 5] = np.nan
     cases.append((tensors, "MODEL-BROKEN", "not finite"))
     tensors = tiny_tensors()
-    tensors["blk.1.ffn_up.weight"] = np.ones((FFN, HIDDEN), np.float64)  # type: ignore[assignment]
+    tensors["blk.1.ffn_up.weight"] = np.ones((FFN, HIDDEN), np.float64)
     cases.append((tensors, "MODEL-UNSUPPORTED", "F64"))
     for number, (tensors, code, word) in enumerate(cases):
         found, text = refusal(tiny_gguf(tmp_path / f"{number}.gguf", tensors=tensors))
         assert (found, word in text) == (code, True), text
 
 
-def test_a_plain_scaling_that_scales_nothing_is_accepted(tmp_path: Path) -> None:
+def test_a_plain_scaling_that_scales_nothing_is_accepted(
+    tmp_path: Path, tiny_gguf: MakeGguf
+) -> None:
     extra = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1.0}
-    model = GgufFile(tiny_gguf(tmp_path / "m.gguf", extra=extra))  # type: ignore[arg-type]
+    model = GgufFile(tiny_gguf(tmp_path / "m.gguf", extra=extra))
     assert read_config(model)["rope_theta"] == 5000.0
     assert read_config(model)["tie_word_embeddings"] is False
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path, tiny_gguf: MakeGguf) -> None:
     whole = tiny_gguf(tmp_path / "m.gguf").read_bytes()
     cut = tmp_path / "cut.gguf"
     for size in sorted({0, 3, 4, 7, 8, 20, 24, 100, 1000, len(whole) - 1, *range(30, 3000, 97)}):
@@ -293,7 +226,9 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
         assert code == ("MODEL-NOT-A-MODEL" if size == 3 else "MODEL-BROKEN"), (size, text)
 
 
-def test_random_damage_never_escapes_as_another_exception(tmp_path: Path) -> None:
+def test_random_damage_never_escapes_as_another_exception(
+    tmp_path: Path, tiny_gguf: MakeGguf
+) -> None:
     whole = bytearray(tiny_gguf(tmp_path / "m.gguf").read_bytes())
     random = np.random.default_rng(11)
     for number in range(150):

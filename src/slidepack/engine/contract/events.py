@@ -134,6 +134,12 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
     tokens_per_second: float
 
 
+class Yielded(Event, frozen=True, kw_only=True, tag="yielded"):
+    """The worker leaves because it was asked to; its last whole step is checkpointed."""
+
+    reason: str
+
+
 class Failed(Event, frozen=True, kw_only=True, tag="failed"):
     """The run ended with an error."""
 
@@ -152,6 +158,7 @@ AnyEvent = (
     | ControlDone
     | Warned
     | Finished
+    | Yielded
     | Failed
 )
 

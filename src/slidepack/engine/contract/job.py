@@ -180,4 +180,3 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
         )
         _require(self.checkpoint_every_steps >= 0, "checkpoint_every_steps must be 0 or more")
         _require(0 <= self.seed < 1 << 63, f"seed is {self.seed}; use 0 to 2^63 - 1")
-

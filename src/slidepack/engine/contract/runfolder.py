@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import Frozen, JobSpec
 from slidepack.engine.contract.plan import RunPlan
+
+NONCE_VARIABLE: Final = "SLIDEPACK_NONCE"
 
 _T = TypeVar("_T")
 
@@ -19,19 +21,10 @@ class RunIdentity(Frozen, frozen=True, kw_only=True):
     job_id: str
     attempt: int
     nonce: str
-    """Random; the worker carries it in its environment, so that a recycled pid is told apart."""
+    """Random; the worker carries it in its environment (`NONCE_VARIABLE`), so that a daemon that
+    was restarted finds its worker again and never takes a recycled pid for one."""
     resume_from: tuple[str, ...] = ()
     """Checkpoint folders of earlier attempts, newest first; the first valid one is taken."""
-
-
-class WorkerIdentity(Frozen, frozen=True, kw_only=True):
-    """Which process works in the folder; written by the worker as its first act."""
-
-    pid: int
-    start_time: float
-    """The process's start time (psutil's `create_time`), unix seconds."""
-    boot_id: str
-    nonce: str
 
 
 class RunFolder:
@@ -43,7 +36,6 @@ class RunFolder:
         self.spec = root / "spec.json"
         self.plan = root / "plan.json"
         self.identity = root / "run.json"
-        self.worker = root / "worker.json"
         self.lock = root / "worker.lock"
         self.events = root / "events.jsonl"
         self.control = root / "control.jsonl"
@@ -78,9 +70,9 @@ class RunFolder:
         """Return the run's identity."""
         return _read(self.identity, RunIdentity)
 
-    def read_worker(self) -> WorkerIdentity | None:
-        """Return who works here, or None where no worker ever started."""
-        return _read(self.worker, WorkerIdentity) if self.worker.exists() else None
+    def list_checkpoints(self) -> list[Path]:
+        """Return the finished checkpoints, newest first."""
+        return sorted(self.checkpoints.glob("step-*"), reverse=True)
 
 
 def _read(path: Path, kind: type[_T]) -> _T:

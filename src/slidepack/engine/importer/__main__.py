@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
             result = run(request, reporter)
             _listen(signal.SIG_IGN)
             reporter.end(result)
-        except (SlidepackError, OSError, MemoryError, _Stopped) as error:
+        except (SlidepackError, OSError, MemoryError, RecursionError, _Stopped) as error:
             _listen(signal.SIG_IGN)
             return _fail(reporter, _coded(error))
     return 0
@@ -63,8 +63,8 @@ def run(request: ImportRequest, reporter: Reporter) -> ImportResult:
         OSError: the disk refused.
     """
     if request.kind == "folder":
-        return _describe(Path(request.source).resolve(), request.revision, "", reporter)
-    target = Path(request.target).resolve()
+        return _describe(Path(os.path.realpath(request.source)), request.revision, "", reporter)
+    target = Path(os.path.realpath(request.target))
     staging = Staging(target)
     with staging as folder:
         if request.kind == "gguf":
@@ -93,17 +93,17 @@ def _convert(request: ImportRequest, folder: Path, reporter: Reporter) -> str:
 
 def _describe(folder: Path, revision: str, license_name: str, reporter: Reporter) -> ImportResult:
     reporter.show(0, 0, "checking")
-    report = check_folder(folder)
     try:
+        report = check_folder(folder)
         total = sum(path.stat().st_size for path in model_files(folder))
         digest = content_hash(folder, reporter.counter(total, "hashing"))
         stamp = quick_stamp(folder)
-    except OSError as error:
+    except PermissionError as error:
         raise SlidepackError(
             "MODEL-BROKEN",
             "The model's files cannot be read.",
             why=f"{error.filename or folder}: {error.strerror}",
-            fix="Check that you may read the files and that the disk is healthy.",
+            fix="Check that you may read the files.",
         ) from error
     return ImportResult(
         path=str(folder),
@@ -141,6 +141,13 @@ def _coded(error: BaseException) -> SlidepackError:
             "There was too little memory to read the model.",
             why=str(error),
             fix="Close other programs and add the model again.",
+        )
+    if isinstance(error, RecursionError):
+        return SlidepackError(
+            "MODEL-BROKEN",
+            "A file of the model is nested too deeply to be read.",
+            why=str(error),
+            fix="Copy or download the model again.",
         )
     return SlidepackError(
         "MODEL-IMPORT-STOPPED",

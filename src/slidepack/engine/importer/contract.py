@@ -4,6 +4,7 @@ Imports msgspec and the engine's contract only, so that the daemon can read an i
 without loading what reads models.
 """
 
+from pathlib import PurePath
 from typing import Final, Literal
 
 import msgspec
@@ -25,6 +26,14 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Branch, tag or commit on the hub; empty takes the default branch."""
     progress: str
     """Path of the JSON-lines file to append to."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that name nothing."""
+        if not self.source or any("\0" in text for text in (self.source, self.target)):
+            raise ValueError(f"source {self.source!r} and target {self.target!r} must be names")
+        target = PurePath(self.target)
+        if self.kind != "folder" and not (target.is_absolute() and target.name):
+            raise ValueError(f"target is {self.target!r}; use the absolute path of a folder")
 
 
 class ImportProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

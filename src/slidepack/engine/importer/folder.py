@@ -107,6 +107,9 @@ def _check_weights(folder: Path, shape: ModelShape, weights: list[Path]) -> None
             if dtype not in _DTYPES:
                 raise _unsupported(folder, f"{name} is stored as {dtype}")
             found[name] = sizes
+    # First, so that an absurd number of layers is not spelled out.
+    if shape.num_layers > len(found):
+        raise _broken(folder, f"{shape.num_layers} layers in {len(found)} tensors")
     expected = shape.tensor_shapes()
     missing = [name for name in expected if name not in found]
     if missing:

@@ -17,7 +17,7 @@ SUPPORTED_GGUF_ARCHITECTURES: Final = ("llama",)
 
 SHARD_BYTES: Final = 1_000_000_000
 
-_CHUNK_ELEMENTS: Final = 1 << 22
+PIECE_ELEMENTS: Final = 1 << 22
 
 _TOP_NAMES: Final = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -69,12 +69,15 @@ def read_config(gguf: GgufFile) -> dict[str, Any]:
     for key in ("llama.attention.value_length", "llama.rope.dimension_count"):
         if (gguf.integer(key) or head_dim) != head_dim:
             raise unsupported(gguf.path, f"{key} is {gguf.integer(key)}, its heads are {head_dim}")
+    layers = _size(gguf, "llama.block_count")
+    if layers > len(gguf.tensors):
+        raise broken(gguf.path, f"{layers} layers in {len(gguf.tensors)} tensors")
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": hidden,
         "intermediate_size": _size(gguf, "llama.feed_forward_length"),
-        "num_hidden_layers": _size(gguf, "llama.block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": gguf.integer("llama.attention.head_count_kv") or heads,
         "head_dim": head_dim,
@@ -119,28 +122,34 @@ def read_model_shape(gguf: GgufFile) -> ModelShape:
 
 
 def write_model(
-    gguf: GgufFile, shape: ModelShape, target: Path, on_bytes: Callable[[int], None]
+    gguf: GgufFile,
+    shape: ModelShape,
+    target: Path,
+    on_bytes: Callable[[int], None],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    piece_elements: int = PIECE_ELEMENTS,
 ) -> None:
     """Write config.json and the weights, in float32, into the folder `target`.
 
-    Weights are dequantised and written a few million elements at a time. More than `SHARD_BYTES`
-    in all gives numbered files and an index. `on_bytes` gets the size of every piece written.
+    Weights are dequantised and written about `piece_elements` at a time; `on_bytes` gets the size
+    of every piece. More than `shard_bytes` in all gives numbered files and an index.
 
     Raises:
         SlidepackError: MODEL-BROKEN where a weight is not finite.
         OSError: the disk refused.
     """
     _write_json(target / "config.json", read_config(gguf))
-    shards = _shards(shape)
+    shards = _shards(shape, shard_bytes)
     names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     if len(shards) == 1:
         names = ["model.safetensors"]
+    places: dict[str, str] = {}
     for name, shard in zip(names, shards, strict=True):
-        write_float32(target / name, shard, _pieces(gguf, shape, list(shard), on_bytes))
+        pieces = _pieces(gguf, shape, list(shard), piece_elements)
+        write_float32(target / name, shard, _counted(pieces, on_bytes))
+        places |= dict.fromkeys(shard, name)
     if len(shards) > 1:
-        places = {
-            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
-        }
         total = sum(tensor_bytes(sizes) for shard in shards for sizes in shard.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         _write_json(target / "model.safetensors.index.json", index)
@@ -198,12 +207,12 @@ def _gguf_name(name: str) -> str:
     return f"blk.{layer}.{_LAYER_NAMES['.'.join(middle)]}.{leaf}"
 
 
-def _shards(shape: ModelShape) -> list[dict[str, tuple[int, ...]]]:
+def _shards(shape: ModelShape, shard_bytes: int) -> list[dict[str, tuple[int, ...]]]:
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     filled = 0
     for name, sizes in shape.tensor_shapes().items():
         size = tensor_bytes(sizes)
-        if filled and filled + size > SHARD_BYTES:
+        if filled and filled + size > shard_bytes:
             shards.append({})
             filled = 0
         shards[-1][name] = sizes
@@ -211,14 +220,20 @@ def _shards(shape: ModelShape) -> list[dict[str, tuple[int, ...]]]:
     return shards
 
 
+def _counted(pieces: Iterator[Chunk], on_bytes: Callable[[int], None]) -> Iterator[Chunk]:
+    for piece in pieces:
+        yield piece
+        on_bytes(piece.nbytes)
+
+
 def _pieces(
-    gguf: GgufFile, shape: ModelShape, names: list[str], on_bytes: Callable[[int], None]
+    gguf: GgufFile, shape: ModelShape, names: list[str], piece_elements: int
 ) -> Iterator[Chunk]:
     for name in names:
         tensor = gguf.tensors[_gguf_name(name)]
         permuted = name.endswith((".q_proj.weight", ".k_proj.weight"))
         rows, columns = len(tensor.data), int(tensor.shape[0])
-        step = max(1, _CHUNK_ELEMENTS // columns)
+        step = max(1, piece_elements // columns)
         if permuted:
             # The permutation stays inside a head, so pieces of whole heads can be undone alone.
             step = max(1, step // shape.head_dim) * shape.head_dim
@@ -227,7 +242,6 @@ def _pieces(
             if not np.isfinite(piece).all():
                 raise broken(gguf.path, f"{tensor.name} holds values that are not finite")
             yield _unpermuted(piece, shape.head_dim) if permuted else piece
-            on_bytes(piece.nbytes)
 
 
 def _dequantised(tensor: ReaderTensor, rows: slice) -> Chunk:

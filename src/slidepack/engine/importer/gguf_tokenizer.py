@@ -36,7 +36,8 @@ def write_tokenizer(gguf: GgufFile, target: Path, vocab_size: int) -> None:
     prefix = [special["bos"]] if gguf.flag("tokenizer.ggml.add_bos_token") else []
     suffix = [special["eos"]] if gguf.flag("tokenizer.ggml.add_eos_token") else []
     _set_template(gguf, tokenizer, tokens, prefix, suffix)
-    tokenizer.save(str(target / "tokenizer.json"))
+    # Not the library's own save(), which hides why a disk refused.
+    (target / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": bool(prefix),

@@ -98,9 +98,9 @@ def disk_error(error: OSError) -> SlidepackError:
         return _disk_full(f"{where}: {error.strerror}")
     return SlidepackError(
         "DISK-UNWRITABLE",
-        "The model could not be written.",
+        "The model's files could not be read or written.",
         why=f"{where}: {error.strerror or error}",
-        fix="Check that the data directory exists and may be written.",
+        fix="Check that you may use the folder and that the disk is healthy.",
     )
 
 

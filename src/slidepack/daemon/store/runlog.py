@@ -1,0 +1,193 @@
+"""What workers reported: events as they came, and the series that charts and pages read."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from slidepack.daemon.store.database import Database, Row
+from slidepack.daemon.store.jobs import AttemptRecord
+from slidepack.engine.contract.events import (
+    AnyEvent,
+    Evaluated,
+    Failed,
+    Finished,
+    PhaseChanged,
+    Progress,
+    Sampled,
+    Started,
+    Warned,
+    Yielded,
+)
+
+
+class RunLog:
+    """Writes events exactly once and reads the series."""
+
+    def __init__(self, database: Database) -> None:
+        """Bind the database."""
+        self._db = database
+
+    def ingest(self, attempt: AttemptRecord, events: Sequence[AnyEvent], offset: int) -> None:
+        """Store events and the file offset behind them, in one transaction.
+
+        Args:
+            attempt: whose events they are.
+            events: in the order of the file.
+            offset: bytes of the events file that are stored once this returns.
+        """
+        with self._db.transaction():
+            for event in events:
+                self._db.query(
+                    "INSERT INTO events (job_id, attempt, type, body) VALUES (?, ?, ?, ?)",
+                    attempt.job_id,
+                    attempt.number,
+                    event.__struct_config__.tag,
+                    msgspec.json.encode(event).decode(),
+                )
+                self._apply(attempt, event)
+            self._db.query(
+                "UPDATE attempts SET events_offset = ? WHERE job_id = ? AND number = ?",
+                offset,
+                attempt.job_id,
+                attempt.number,
+            )
+
+    def _apply(self, attempt: AttemptRecord, event: AnyEvent) -> None:
+        job_id = attempt.job_id
+        match event:
+            case Started():
+                self._db.query(
+                    "UPDATE jobs SET total_steps = ?, step = ? WHERE id = ?",
+                    event.total_steps,
+                    event.from_step,
+                    job_id,
+                )
+            case PhaseChanged():
+                self._db.query("UPDATE jobs SET phase = ? WHERE id = ?", event.phase, job_id)
+            case Progress():
+                self._apply_progress(attempt, event)
+            case Evaluated():
+                self._db.query(
+                    "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?)",
+                    job_id,
+                    event.step,
+                    event.split,
+                    _finite(event.loss),
+                    event.rows,
+                )
+            case Sampled():
+                self._db.query(
+                    "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?)",
+                    job_id,
+                    event.step,
+                    event.prompt,
+                    event.answer,
+                )
+            case Warned():
+                self._db.query(
+                    "INSERT OR REPLACE INTO warnings VALUES (?, ?, ?, ?)",
+                    job_id,
+                    attempt.number,
+                    event.code,
+                    event.message,
+                )
+            case Finished():
+                self._db.query("UPDATE jobs SET result = ? WHERE id = ?", event.result, job_id)
+            case _:
+                pass
+
+    def _apply_progress(self, attempt: AttemptRecord, event: Progress) -> None:
+        self._db.query(
+            "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            attempt.job_id,
+            event.step,
+            attempt.number,
+            event.at,
+            _finite(event.loss),
+            _finite(event.grad_norm),
+            event.lr,
+            event.tokens_per_second,
+        )
+        self._db.query(
+            "UPDATE jobs SET step = ?, total_steps = ?, loss = ?, eta_seconds = ?, "
+            "tokens_per_second = ? WHERE id = ?",
+            event.step,
+            event.total_steps,
+            _finite(event.loss),
+            event.eta_seconds,
+            event.tokens_per_second,
+            attempt.job_id,
+        )
+        self._db.query(
+            "UPDATE attempts SET first_step = COALESCE(first_step, ?), last_step = ? "
+            "WHERE job_id = ? AND number = ?",
+            event.step,
+            event.step,
+            attempt.job_id,
+            attempt.number,
+        )
+
+    def events_after(self, event_id: int, job_id: int | None, limit: int = 500) -> list[Row]:
+        """Return stored events with a higher id, oldest first; of one job, or of all."""
+        if job_id is None:
+            return self._db.query(
+                "SELECT * FROM events WHERE id > ? ORDER BY id LIMIT ?", event_id, limit
+            )
+        return self._db.query(
+            "SELECT * FROM events WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?",
+            job_id,
+            event_id,
+            limit,
+        )
+
+    def ending(self, job_id: int, attempt: int) -> Finished | Yielded | Failed | None:
+        """Return the event with which an attempt ended, or None where it died without one."""
+        row = self._db.one(
+            "SELECT body FROM events WHERE job_id = ? AND attempt = ? "
+            "AND type IN ('finished', 'yielded', 'failed') ORDER BY id DESC LIMIT 1",
+            job_id,
+            attempt,
+        )
+        if row is None:
+            return None
+        return msgspec.json.decode(row["body"], type=Finished | Yielded | Failed)
+
+    def last_event_id(self) -> int:
+        """Return the id of the newest event, 0 where there is none."""
+        row = self._db.one("SELECT COALESCE(MAX(id), 0) AS id FROM events")
+        assert row is not None
+        return int(row["id"])
+
+    def progress(self, job_id: int) -> list[Row]:
+        """Return the training series by step."""
+        return self._db.query(
+            "SELECT step, loss, grad_norm, lr, tokens_per_second, attempt, at FROM progress "
+            "WHERE job_id = ? ORDER BY step",
+            job_id,
+        )
+
+    def evaluations(self, job_id: int) -> list[Row]:
+        """Return the held-out losses by step."""
+        return self._db.query(
+            "SELECT step, split, loss, rows FROM evaluations WHERE job_id = ? ORDER BY split, step",
+            job_id,
+        )
+
+    def samples(self, job_id: int) -> list[Row]:
+        """Return the answers, each question's oldest first."""
+        return self._db.query(
+            "SELECT prompt, step, answer FROM samples WHERE job_id = ? ORDER BY prompt, step",
+            job_id,
+        )
+
+    def warnings(self, job_id: int) -> list[Row]:
+        """Return the warnings of all attempts."""
+        return self._db.query(
+            "SELECT attempt, code, message FROM warnings WHERE job_id = ? ORDER BY attempt", job_id
+        )
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None (a gap in the chart) where it is no number."""
+    return value if math.isfinite(value) else None

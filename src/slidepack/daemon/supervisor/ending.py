@@ -1,0 +1,104 @@
+"""Decides what becomes of a job when its worker has ended. Pure: no clock, no process, no disk."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from slidepack.daemon.states import AttemptState, JobState
+from slidepack.engine.contract.errors import ErrorReport
+from slidepack.engine.contract.events import Failed, Finished, Yielded
+
+MAX_FRUITLESS_ATTEMPTS: Final = 3
+"""Interrupted attempts in a row, none with a new step, after which a job is given up."""
+
+_RESUMABLE_CODES: Final = frozenset({"DISK-FULL"})
+"""Failures that lose nothing and that the user can end: the job is paused, not failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """Where attempt and job go."""
+
+    attempt_state: AttemptState
+    job_state: JobState
+    reason: str
+    error: ErrorReport | None = None
+
+
+def decide_ending(
+    event: Finished | Yielded | Failed | None,
+    *,
+    exit_code: int | None,
+    wanted: str | None,
+    fruitless_attempts: int,
+    last_log_line: str,
+    oom_killed: bool,
+) -> Ending:
+    """Return what an ended worker means.
+
+    Args:
+        event: the event with which it ended, or None where it died without one.
+        exit_code: its exit code, negative for a signal, None where nobody saw it.
+        wanted: what the user or the daemon asked for: `pause`, `cancel`, `yield` or None.
+        fruitless_attempts: interrupted attempts in a row without a new step, this one included.
+        last_log_line: the last line of its log, as evidence.
+        oom_killed: whether the kernel counted an out-of-memory kill while it ran.
+    """
+    if isinstance(event, Finished):
+        return Ending(attempt_state="completed", job_state="completed", reason="done")
+    if wanted == "cancel":
+        return Ending(attempt_state="cancelled", job_state="cancelled", reason="cancelled")
+    if isinstance(event, Failed):
+        paused = event.error.code in _RESUMABLE_CODES and wanted != "cancel"
+        return Ending(
+            attempt_state="failed",
+            job_state="paused" if paused else "failed",
+            reason=event.error.line(),
+            error=event.error,
+        )
+    if wanted == "pause":
+        clean = isinstance(event, Yielded)
+        return Ending(
+            attempt_state="paused" if clean else "interrupted",
+            job_state="paused",
+            reason="paused" if clean else "paused; the worker had to be killed",
+        )
+    if isinstance(event, Yielded):
+        return Ending(
+            attempt_state="yielded", job_state="queued", reason=f"gave way ({event.reason})"
+        )
+    return _died(exit_code, fruitless_attempts, last_log_line, oom_killed=oom_killed)
+
+
+def _died(
+    exit_code: int | None, fruitless_attempts: int, last_log_line: str, *, oom_killed: bool
+) -> Ending:
+    how = _how(exit_code)
+    crashed = exit_code is not None and exit_code > 0
+    if not crashed and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
+        return Ending(
+            attempt_state="interrupted",
+            job_state="queued",
+            reason=f"the worker died ({how}); it goes on from its last checkpoint",
+        )
+    evidence = f"{how}; its last words: {last_log_line or 'none'}"
+    if oom_killed:
+        error = ErrorReport(
+            code="RAM-KILLED",
+            what="The system killed the worker because the RAM ran out.",
+            why=evidence,
+            fix="Close other programs, or choose a smaller batch_size, max_seq_len or model.",
+        )
+    else:
+        error = ErrorReport(
+            code="RUN-CRASHED",
+            what="The worker died.",
+            why=evidence,
+            fix="Read its log with `slidepack jobs logs`.",
+        )
+    return Ending(attempt_state="failed", job_state="failed", reason=error.line(), error=error)
+
+
+def _how(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "it was gone"
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

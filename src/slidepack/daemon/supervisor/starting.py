@@ -1,0 +1,121 @@
+"""Starts the job at the head of the queue, or says why it waits."""
+
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from slidepack.daemon.hardware import HardwareMonitor, machine_now
+from slidepack.daemon.paths import DataPaths, disk_error
+from slidepack.daemon.store.catalogue import Catalogue
+from slidepack.daemon.store.database import Database
+from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.supervisor.worker_process import WorkerProcess, start_worker
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
+from slidepack.engine.importer.fingerprint import quick_stamp
+from slidepack.engine.memory import plan_run
+from slidepack.engine.shape import read_shape
+
+
+@dataclass(frozen=True, slots=True)
+class StartedWorker:
+    """A worker and the nonce it is known by."""
+
+    nonce: str
+    process: WorkerProcess
+
+
+class Starter:
+    """Plans and starts attempts."""
+
+    def __init__(
+        self,
+        database: Database,
+        jobs: JobStore,
+        catalogue: Catalogue,
+        hardware: HardwareMonitor,
+        paths: DataPaths,
+    ) -> None:
+        """Bind what a start needs."""
+        self._db = database
+        self._jobs = jobs
+        self._catalogue = catalogue
+        self._hardware = hardware
+        self._paths = paths
+
+    def start(self, job: JobRecord, now: float) -> StartedWorker | None:
+        """Start a job, or return None where it waits (it says why) or failed for good."""
+        spec = self._jobs.spec(job.id)
+        try:
+            self._check_model(spec)
+            plan = self._plan(job, spec)
+            if plan is None:
+                return None
+            return self._launch(job, spec, plan, now)
+        except SlidepackError as error:
+            with self._db.transaction():
+                self._jobs.set_error(job.id, error.report)
+                self._jobs.move(job.id, "failed", error.report.line(), now)
+            return None
+
+    def _check_model(self, spec: JobSpec) -> None:
+        model = self._catalogue.model(spec.base.model_id)
+        if quick_stamp(Path(spec.base.path)) == model.stamp:
+            return
+        raise SlidepackError(
+            "MODEL-CHANGED",
+            f"The model {model.id} has changed since it was added.",
+            why=f"files in {spec.base.path} have another size or time",
+            fix="Add the model again with `slidepack models add`, then queue the job again.",
+        )
+
+    def _plan(self, job: JobRecord, spec: JobSpec) -> RunPlan | None:
+        """Return a plan for what is free now, or None where waiting can help."""
+        report = self._hardware.report()
+        machine = machine_now(report, whole=False)
+        if machine is None:
+            self._jobs.explain(job.id, "waits until the hardware has been looked at")
+            return None
+        shape = read_shape(Path(spec.base.path))
+        try:
+            return plan_run(spec, shape, machine)
+        except SlidepackError as error:
+            everything = machine_now(report, whole=True)
+            assert everything is not None
+            # Where not even the whole machine would do, this raises and the job fails.
+            plan_run(spec, shape, everything)
+            self._jobs.explain(job.id, f"waits for memory: {error.report.why}")
+            return None
+
+    def _launch(
+        self, job: JobRecord, spec: JobSpec, plan: RunPlan, now: float
+    ) -> StartedWorker | None:
+        attempts = self._jobs.attempts(job.id)
+        number = len(attempts) + 1
+        folder = RunFolder(self._paths.attempt(job.id, number))
+        nonce = secrets.token_hex(16)
+        resume_from = tuple(
+            str(checkpoint)
+            for attempt in reversed(attempts)
+            for checkpoint in RunFolder(Path(attempt.folder)).list_checkpoints()
+        )
+        identity = RunIdentity(
+            job_id=str(job.id), attempt=number, nonce=nonce, resume_from=resume_from
+        )
+        try:
+            # Left by a daemon that died between making the folder and recording the attempt.
+            shutil.rmtree(folder.root, ignore_errors=True)
+            folder.create(spec, plan, identity)
+        except OSError as error:
+            self._jobs.explain(job.id, f"waits: {disk_error(error, folder.root).report.line()}")
+            return None
+        with self._db.transaction():
+            self._jobs.move(job.id, "starting", plan.reason, now)
+            self._jobs.set_error(job.id, None)
+            self._jobs.add_attempt(job.id, number, str(folder.root), nonce, now)
+        process = start_worker(folder, nonce)
+        self._jobs.set_pid(job.id, number, process.pid)
+        return StartedWorker(nonce, process)

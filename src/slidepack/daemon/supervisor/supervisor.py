@@ -1,0 +1,213 @@
+"""The supervisor: follows workers, settles what ended, starts what is next. One tick at a time."""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slidepack.daemon.changes import Changes
+from slidepack.daemon.oom import oom_kill_count
+from slidepack.daemon.states import LIVE, JobState
+from slidepack.daemon.store.database import Database
+from slidepack.daemon.store.jobs import AttemptRecord, JobRecord, JobStore
+from slidepack.daemon.store.runlog import RunLog
+from slidepack.daemon.supervisor.ending import decide_ending
+from slidepack.daemon.supervisor.ingest import ingest_events
+from slidepack.daemon.supervisor.starting import Starter
+from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
+from slidepack.engine.contract.events import AnyEvent, PhaseChanged, Started
+from slidepack.engine.contract.runfolder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+_LOG_TAIL_BYTES = 4096
+
+
+class Supervisor:
+    """Owns the workers. `tick` is the only place that changes a live job's state."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        jobs: JobStore,
+        runlog: RunLog,
+        starter: Starter,
+        changes: Changes,
+        stop_seconds: float,
+        find: Callable[[str], WorkerProcess | None] = find_worker,
+    ) -> None:
+        """Bind the stores.
+
+        Args:
+            database: for transactions over several stores.
+            jobs: the queue.
+            runlog: where events go.
+            starter: starts the next job.
+            changes: told about every change.
+            stop_seconds: how long a worker may take to leave before it is killed.
+            find: finds a running worker by its nonce.
+        """
+        self._db = database
+        self._jobs = jobs
+        self._runlog = runlog
+        self._starter = starter
+        self._changes = changes
+        self._stop_seconds = stop_seconds
+        self._find = find
+        self._workers: dict[str, WorkerProcess] = {}
+        self._oom_kills = oom_kill_count()
+        self._tick_lock = threading.Lock()
+        self._stopping = False
+
+    def tick(self, now: float) -> None:
+        """Do everything that is due.
+
+        Args:
+            now: unix time in seconds.
+        """
+        with self._tick_lock:
+            for attempt in self._jobs.live_attempts():
+                self._follow(attempt, now)
+            if not self._stopping:
+                self._start_next(now)
+
+    def shut_down(self, now: Callable[[], float] = time.time) -> None:
+        """Ask every worker to checkpoint and leave, and wait until they have.
+
+        Their jobs go back to the queue; the next daemon goes on with them.
+        """
+        self._stopping = True
+        for job in self._jobs.live():
+            self._jobs.want(job.id, job.wanted or "yield", now())
+        while self._jobs.live_attempts():
+            self.tick(now())
+            time.sleep(0.05)
+
+    def _follow(self, attempt: AttemptRecord, now: float) -> None:
+        worker = self._worker(attempt)
+        # Whether it runs is asked first: what it wrote before it ended is then surely read.
+        running = worker is not None and worker.is_running()
+        self._ingest(attempt, now)
+        job = self._jobs.get(attempt.job_id)
+        if running:
+            assert worker is not None
+            self._obey(job, worker, now)
+        else:
+            self._settle(job, attempt, worker, now)
+
+    def _worker(self, attempt: AttemptRecord) -> WorkerProcess | None:
+        if attempt.nonce not in self._workers:
+            found = self._find(attempt.nonce)
+            if found is None:
+                return None
+            logger.info("Job %d goes on in process %d.", attempt.job_id, found.pid)
+            self._workers[attempt.nonce] = found
+        return self._workers[attempt.nonce]
+
+    def _ingest(self, attempt: AttemptRecord, now: float) -> None:
+        current = attempt
+        while events := ingest_events(current, self._runlog):
+            self._changes.bump()
+            for event in events:
+                self._advance(attempt.job_id, event, now)
+            current = self._jobs.attempts(attempt.job_id)[attempt.number - 1]
+
+    def _advance(self, job_id: int, event: AnyEvent, now: float) -> None:
+        """Move a live job along with what its worker reports."""
+        target: JobState | None = None
+        if isinstance(event, Started):
+            target = "running"
+        elif isinstance(event, PhaseChanged) and event.phase == "saving":
+            target = "finishing"
+        state = self._jobs.get(job_id).state
+        # A job that is pausing or yielding keeps saying so until its worker has left.
+        if (target == "running" and state == "starting") or (
+            target == "finishing" and state == "running"
+        ):
+            assert target is not None
+            self._jobs.move(job_id, target, f"its worker is {target}", now)
+
+    def _obey(self, job: JobRecord, worker: WorkerProcess, now: float) -> None:
+        if job.wanted is None:
+            return
+        target: JobState | None = {"pause": "pausing", "yield": "yielding"}.get(job.wanted)  # type: ignore[assignment]  # the literals are states
+        if target is not None and job.state in ("starting", "running"):
+            self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}", now)
+            self._changes.bump()
+        worker.terminate()
+        if now - (job.wanted_at or now) > self._stop_seconds:
+            logger.warning(
+                "Job %d: its worker %d did not leave within %g s and is killed.",
+                job.id,
+                worker.pid,
+                self._stop_seconds,
+            )
+            worker.kill()
+
+    def _settle(
+        self, job: JobRecord, attempt: AttemptRecord, worker: WorkerProcess | None, now: float
+    ) -> None:
+        exit_code = None if worker is None else worker.exit_code
+        kills = oom_kill_count()
+        ending = decide_ending(
+            self._runlog.ending(job.id, attempt.number),
+            exit_code=exit_code,
+            wanted=job.wanted,
+            fruitless_attempts=self._fruitless(job.id),
+            last_log_line=last_log_line(RunFolder(Path(attempt.folder)).log),
+            oom_killed=kills > self._oom_kills,
+        )
+        self._oom_kills = kills
+        with self._db.transaction():
+            self._jobs.end_attempt(attempt, ending.attempt_state, exit_code, now)
+            if ending.error is not None:
+                self._jobs.set_error(job.id, ending.error)
+            if job.state in LIVE:
+                self._jobs.move(job.id, ending.job_state, ending.reason, now)
+        self._workers.pop(attempt.nonce, None)
+        self._changes.bump()
+        logger.info("Job %d: %s (%s).", job.id, ending.job_state, ending.reason)
+        if ending.job_state == "completed":
+            self._free_old_checkpoints(job.id)
+
+    def _fruitless(self, job_id: int) -> int:
+        """Return how many of the last attempts, the live one included, reported no new step."""
+        count = 0
+        for attempt in reversed(self._jobs.attempts(job_id)):
+            if attempt.last_step is not None or attempt.state not in ("live", "interrupted"):
+                break
+            count += 1
+        return count
+
+    def _free_old_checkpoints(self, job_id: int) -> None:
+        """Delete the checkpoints of all attempts but the last; the result no longer needs them."""
+        for attempt in self._jobs.attempts(job_id)[:-1]:
+            shutil.rmtree(RunFolder(Path(attempt.folder)).checkpoints, ignore_errors=True)
+
+    def _start_next(self, now: float) -> None:
+        live = self._jobs.live()
+        job = self._jobs.next_queued()
+        if job is None:
+            return
+        if live:
+            self._jobs.explain(job.id, f"waits for job {live[0].id} to end")
+            return
+        started = self._starter.start(job, now)
+        if started is not None:
+            self._workers[started.nonce] = started.process
+        self._changes.bump()
+
+
+def last_log_line(path: Path) -> str:
+    """Return the last non-empty line of a log, clipped; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            file.seek(max(0, size - _LOG_TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1].strip()[:300] if lines else ""

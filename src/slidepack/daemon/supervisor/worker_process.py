@@ -1,0 +1,114 @@
+"""Starts, finds and signals worker processes.
+
+A worker is known by the random nonce in its environment, so a daemon that was restarted finds its
+worker again and can never take a recycled pid for one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from slidepack.engine.contract.runfolder import NONCE_VARIABLE, RunFolder
+
+_SECRET_VARIABLES: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"})
+"""A worker loads local files only, so it never needs them."""
+
+
+class WorkerProcess:
+    """One worker, started here or found again."""
+
+    def __init__(self, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
+        """Wrap a running process; `child` where this daemon started it."""
+        self._process = process
+        self._child = child
+        self.term_sent = False
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs or where another process saw it."""
+        return None if self._child is None else self._child.poll()
+
+    def is_running(self) -> bool:
+        """Return whether it still runs."""
+        if self._child is not None:
+            return self._child.poll() is None
+        try:
+            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def terminate(self) -> None:
+        """Ask it, once, to checkpoint and leave."""
+        if not self.term_sent:
+            self.term_sent = True
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and whatever it started."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Each worker leads a process group of its own. psutil compares start times before it
+        # touches a pid, so a recycled one is left alone.
+        if not self.is_running():
+            return
+        try:
+            if number == signal.SIGKILL:
+                os.killpg(self.pid, number)
+            else:
+                self._process.send_signal(number)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            return
+
+
+def start_worker(folder: RunFolder, nonce: str) -> WorkerProcess:
+    """Start a worker on a run folder, in a session of its own.
+
+    Raises:
+        OSError: the process could not be started.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in _SECRET_VARIABLES}
+    environment |= {
+        NONCE_VARIABLE: nonce,
+        # Spinning OpenMP threads slow a step up to ten times as soon as anything else runs.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONUTF8": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    with folder.log.open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "slidepack.engine.worker", str(folder.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            cwd=folder.root,
+        )
+    return WorkerProcess(psutil.Process(child.pid), child)
+
+
+def find_worker(nonce: str) -> WorkerProcess | None:
+    """Return the running process that carries the nonce, or None."""
+    marker = f"{NONCE_VARIABLE}={nonce}\0".encode()
+    for process in psutil.process_iter():
+        try:
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        except OSError:
+            # Another user's process, or one that just ended.
+            continue
+        if marker in environment + b"\0":
+            found = WorkerProcess(process, None)
+            if found.is_running():
+                return found
+    return None

@@ -1,0 +1,314 @@
+"""The REST API, `/api/v1`: the page and the command line both go through it."""
+
+import asyncio
+import time
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Router, delete, get, post, put
+from litestar.params import FromPath, FromQuery, Parameter
+from litestar.response import File, ServerSentEvent
+
+from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.requests import JobRequest, ModelRequest
+from slidepack.daemon.service import Service
+from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
+from slidepack.daemon.store.jobs import AttemptRecord, JobRecord
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.web.access import Access
+from slidepack.web.streams import job_stream, queue_stream
+
+AnyRequest = Request[Any, Any, Any]
+_MAX_LOG_BYTES = 256 << 10
+
+
+class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one job."""
+
+    job: JobRecord
+    spec: JobSpec
+    attempts: list[AttemptRecord]
+    transitions: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    warnings: list[dict[str, Any]]
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's series by step."""
+
+    progress: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """That the daemon answers, and what it is."""
+
+    status: str
+    version: str
+    home: str
+
+
+class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that logs one browser in."""
+
+    url: str
+
+
+@get("/health")
+async def health(service: Service) -> Health:
+    """Say that the daemon is ready."""
+    return Health(status="ready", version="0.1.0", home=str(service.paths.home))
+
+
+@post("/login-links")
+async def create_login_link(access: Access) -> LoginLink:
+    """Make a new one-time login link."""
+    return LoginLink(url=access.new_link())
+
+
+@get("/hardware")
+async def hardware(service: Service) -> HardwareReport:
+    """Return the hardware as it is now."""
+    return await asyncio.to_thread(service.hardware.report)
+
+
+@get("/models")
+async def list_models(service: Service) -> list[ModelRecord]:
+    """Return all models."""
+    return await asyncio.to_thread(service.catalogue.models)
+
+
+@post("/models")
+async def add_model(service: Service, data: ModelRequest) -> ModelRecord:
+    """Bring a model in; the answer comes at once, the import goes on."""
+    return await asyncio.to_thread(add_model_now, service, data)
+
+
+@get("/models/{model_id:str}")
+async def show_model(service: Service, model_id: FromPath[str]) -> ModelRecord:
+    """Return one model."""
+    return await asyncio.to_thread(service.catalogue.model, model_id)
+
+
+@delete("/models/{model_id:str}")
+async def forget_model(service: Service, model_id: FromPath[str]) -> None:
+    """Take a model off the list."""
+    await asyncio.to_thread(service.queue.forget_model, model_id)
+
+
+@get("/datasets")
+async def list_datasets(service: Service) -> list[DatasetRecord]:
+    """Return all datasets."""
+    return await asyncio.to_thread(service.catalogue.datasets)
+
+
+# Uploads are bounded by the free disk space, which `Uploads` watches, not by a size.
+@put("/datasets", request_max_body_size=None, status_code=201)
+async def upload_dataset(
+    request: AnyRequest,
+    service: Service,
+    name: FromQuery[str],
+    form: Annotated[str | None, Parameter(query="format")] = None,
+) -> DatasetRecord:
+    """Store and check a data file; the body is the file itself."""
+    length = request.headers.get("content-length")
+    return await service.uploads.receive(
+        request.stream(),
+        name=name,
+        declared_bytes=int(length) if length and length.isdigit() else None,
+        form=form,
+    )
+
+
+@get("/datasets/{dataset_id:int}")
+async def show_dataset(service: Service, dataset_id: FromPath[int]) -> DatasetRecord:
+    """Return one dataset."""
+    return await asyncio.to_thread(service.catalogue.dataset, dataset_id)
+
+
+@get("/jobs")
+async def list_jobs(service: Service) -> list[JobRecord]:
+    """Return the jobs: the live, the queue in its order, the ended."""
+    return await asyncio.to_thread(service.jobs.list_jobs)
+
+
+@post("/jobs")
+async def add_job(service: Service, data: JobRequest) -> JobRecord:
+    """Queue a job."""
+    return await asyncio.to_thread(service.queue.add, data)
+
+
+@get("/jobs/{job_id:int}")
+async def show_job(service: Service, job_id: FromPath[int]) -> JobDetail:
+    """Return everything about a job."""
+    return await asyncio.to_thread(job_detail, service, job_id)
+
+
+@post("/jobs/{job_id:int}/cancel", status_code=200)
+async def cancel_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """End a job."""
+    return await asyncio.to_thread(service.queue.cancel, job_id)
+
+
+@post("/jobs/{job_id:int}/pause", status_code=200)
+async def pause_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """Checkpoint a job and hold it."""
+    return await asyncio.to_thread(service.queue.pause, job_id)
+
+
+@post("/jobs/{job_id:int}/resume", status_code=200)
+async def resume_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """Let a paused job go on."""
+    return await asyncio.to_thread(service.queue.resume, job_id)
+
+
+@post("/jobs/{job_id:int}/retry")
+async def retry_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """Queue the same job again."""
+    return await asyncio.to_thread(service.queue.retry, job_id)
+
+
+@get("/jobs/{job_id:int}/chart")
+async def job_chart(service: Service, job_id: FromPath[int]) -> Chart:
+    """Return the series of a job's charts."""
+    return await asyncio.to_thread(chart, service, job_id)
+
+
+@get("/jobs/{job_id:int}/log", media_type="text/plain")
+async def job_log(service: Service, job_id: FromPath[int]) -> str:
+    """Return the end of the worker's log."""
+    return await asyncio.to_thread(log_tail, service, job_id)
+
+
+@get("/jobs/{job_id:int}/adapter")
+async def download_adapter(service: Service, job_id: FromPath[int]) -> File:
+    """Return the trained adapter, a PEFT folder, as a zip file."""
+    path = await asyncio.to_thread(adapter_zip, service, job_id)
+    return File(path, filename=f"job-{job_id}-adapter.zip", media_type="application/zip")
+
+
+@get("/jobs/{job_id:int}/stream")
+async def stream_job(
+    request: AnyRequest, service: Service, job_id: FromPath[int], after: FromQuery[int] = 0
+) -> ServerSentEvent:
+    """Stream a job's events; goes on after the Last-Event-ID header, or after `after`."""
+    await asyncio.to_thread(service.jobs.get, job_id)
+    last = request.headers.get("last-event-id", "")
+    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdigit() else after))
+
+
+@get("/stream")
+async def stream_queue(service: Service) -> ServerSentEvent:
+    """Stream a note at every change of the lists."""
+    return ServerSentEvent(queue_stream(service))
+
+
+def add_model_now(service: Service, data: ModelRequest) -> ModelRecord:
+    """Record a model to bring in."""
+    return service.imports.add(data.source, data.name, data.revision, time.time())
+
+
+def job_detail(service: Service, job_id: int) -> JobDetail:
+    """Gather everything about a job.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    return JobDetail(
+        job=service.jobs.get(job_id),
+        spec=service.jobs.spec(job_id),
+        attempts=service.jobs.attempts(job_id),
+        transitions=service.jobs.transitions(job_id),
+        evaluations=service.runlog.evaluations(job_id),
+        samples=service.runlog.samples(job_id),
+        warnings=service.runlog.warnings(job_id),
+    )
+
+
+def chart(service: Service, job_id: int) -> Chart:
+    """Gather a job's series.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    service.jobs.get(job_id)
+    return Chart(
+        progress=service.runlog.progress(job_id), evaluations=service.runlog.evaluations(job_id)
+    )
+
+
+def log_tail(service: Service, job_id: int) -> str:
+    """Return the end of the logs of all attempts, oldest first.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    service.jobs.get(job_id)
+    texts = []
+    for attempt in service.jobs.attempts(job_id):
+        path = RunFolder(Path(attempt.folder)).log
+        data = path.read_bytes()[-_MAX_LOG_BYTES:] if path.exists() else b""
+        text = data.decode("utf-8", "replace")
+        texts.append(f"--- attempt {attempt.number} ({attempt.state}) ---\n{text}")
+    return "\n".join(texts)
+
+
+def adapter_zip(service: Service, job_id: int) -> Path:
+    """Return the result's adapter folder as a zip file, made on the first call.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND, RUN-NO-RESULT.
+    """
+    job = service.jobs.get(job_id)
+    if job.state != "completed" or job.result is None:
+        raise SlidepackError(
+            "RUN-NO-RESULT",
+            f"Job {job_id} has no adapter yet.",
+            why=f"it is {job.state}",
+            fix="Wait until it is completed.",
+        )
+    target = Path(job.result) / "adapter.zip"
+    if not target.exists():
+        temporary = target.with_suffix(".tmp")
+        # The weights are noise to a compressor, so they are stored as they are.
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted((Path(job.result) / "adapter").iterdir()):
+                archive.write(path, f"adapter/{path.name}")
+        temporary.rename(target)
+    return target
+
+
+def api_router() -> Router:
+    """Return the API's routes."""
+    return Router(
+        path="/api/v1",
+        route_handlers=[
+            health,
+            create_login_link,
+            hardware,
+            list_models,
+            add_model,
+            show_model,
+            forget_model,
+            list_datasets,
+            upload_dataset,
+            show_dataset,
+            list_jobs,
+            add_job,
+            show_job,
+            cancel_job,
+            pause_job,
+            resume_job,
+            retry_job,
+            job_chart,
+            job_log,
+            download_adapter,
+            stream_job,
+            stream_queue,
+        ],
+    )

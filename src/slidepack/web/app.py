@@ -1,0 +1,69 @@
+"""The Litestar application."""
+
+from pathlib import Path
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.plugins.htmx import HTMXPlugin
+from litestar.plugins.jinja import JinjaTemplateEngine
+from litestar.static_files import create_static_files_router
+from litestar.template import TemplateConfig
+from litestar.types import ASGIApp
+
+from slidepack.daemon.service import Service
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.web import format as formats
+from slidepack.web.access import Access, Guard
+from slidepack.web.api import api_router
+from slidepack.web.errors import on_http_exception, on_slidepack_error, on_unexpected
+from slidepack.web.pages import page_router
+
+_HERE = Path(__file__).parent
+
+
+def create_app(service: Service, access: Access) -> ASGIApp:
+    """Return the guarded application over a service; the caller starts and stops the service."""
+    engine = _template_engine()
+    app = Litestar(
+        route_handlers=[
+            page_router(),
+            api_router(),
+            create_static_files_router(
+                path="/static", directories=[_HERE / "static"], include_in_schema=False
+            ),
+        ],
+        dependencies={
+            "service": Provide(lambda: service, sync_to_thread=False),
+            "access": Provide(lambda: access, sync_to_thread=False),
+        },
+        exception_handlers={
+            SlidepackError: on_slidepack_error,
+            HTTPException: on_http_exception,
+            Exception: on_unexpected,
+        },
+        template_config=TemplateConfig(instance=engine),
+        plugins=[HTMXPlugin()],
+        openapi_config=OpenAPIConfig(
+            title="Slidepack", version="1", path="/schema", render_plugins=[JsonRenderPlugin()]
+        ),
+        logging_config=None,
+    )
+    refusal = engine.get_template("error.html")
+    return Guard(app, access, lambda report: refusal.render(error=report))
+
+
+def _template_engine() -> JinjaTemplateEngine:
+    engine = JinjaTemplateEngine(directory=_HERE / "templates")
+    engine.engine.trim_blocks = True
+    engine.engine.lstrip_blocks = True
+    engine.engine.filters.update(
+        size=formats.size,
+        duration=formats.duration,
+        clock=formats.clock,
+        count=formats.count,
+        loss=formats.loss,
+    )
+    return engine

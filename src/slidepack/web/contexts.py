@@ -1,0 +1,52 @@
+"""What each page shows, declared: templates read these and nothing else."""
+
+from dataclasses import dataclass
+
+from slidepack.daemon.doctor import Finding
+from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
+from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.api import JobDetail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HardwareCards:
+    """The hardware strip."""
+
+    report: HardwareReport
+    findings: tuple[Finding, ...]
+    """Problems and notes of the doctor; what is well is left out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HomePage:
+    """The first page."""
+
+    csrf_token: str
+    hardware: HardwareCards
+    models: list[ModelRecord]
+    datasets: list[DatasetRecord]
+    jobs: list[JobRecord]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplePair:
+    """A question with the base's answer and the tuned one."""
+
+    prompt: str
+    before: str
+    after: str | None
+    """None until the run has ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPage:
+    """One job's page."""
+
+    csrf_token: str
+    detail: JobDetail
+    samples: list[SamplePair]
+    log: str
+    eval_before: float | None
+    eval_now: float | None
+    last_event_id: int

@@ -1,0 +1,47 @@
+"""How pages write sizes, times and numbers."""
+
+import time
+
+
+def size(num_bytes: float | None) -> str:
+    """Return bytes as a readable size, in units of 1024."""
+    if num_bytes is None:
+        return "unknown"
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit in ("B", "KiB") else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as a readable duration."""
+    if seconds is None:
+        return "–"  # noqa: RUF001 - a dash for "no value", as tables show it
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock(unix_seconds: float | None) -> str:
+    """Return a time as local date and time."""
+    if unix_seconds is None:
+        return ""
+    return time.strftime("%d %b %H:%M:%S", time.localtime(unix_seconds))
+
+
+def count(number: float) -> str:
+    """Return a large count as, e.g., 134.5 M."""
+    for limit, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f} {unit}"
+    return f"{number:.0f}"
+
+
+def loss(value: float | None) -> str:
+    """Return a loss with three decimals."""
+    return "–" if value is None else f"{value:.3f}"  # noqa: RUF001 - as in `duration`

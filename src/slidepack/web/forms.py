@@ -1,0 +1,29 @@
+"""Turns the new-job form into a request."""
+
+from typing import Any
+
+import msgspec
+
+from slidepack.daemon.requests import JobRequest
+from slidepack.engine.contract.errors import SlidepackError
+
+
+def job_request(fields: dict[str, str]) -> JobRequest:
+    """Return the request of a form; empty fields take their defaults.
+
+    Raises:
+        SlidepackError: RUN-SPEC-INVALID.
+    """
+    values: dict[str, Any] = {name: text.strip() for name, text in fields.items() if text.strip()}
+    if "sample_prompts" in values:
+        lines = values["sample_prompts"].splitlines()
+        values["sample_prompts"] = [line.strip() for line in lines if line.strip()]
+    try:
+        return msgspec.convert(values, JobRequest, strict=False)
+    except msgspec.ValidationError as error:
+        raise SlidepackError(
+            "RUN-SPEC-INVALID",
+            "The job's settings cannot run.",
+            why=str(error),
+            fix="Choose a model and a dataset, and check the values.",
+        ) from error

@@ -1,0 +1,194 @@
+"""The HTML pages and the parts of them that are fetched again while live."""
+
+import asyncio
+from typing import Annotated, Any
+
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import Cookie
+from litestar.enums import RequestEncodingType
+from litestar.params import Body, FromPath, FromQuery
+from litestar.plugins.htmx import ClientRedirect
+from litestar.response import Redirect, Template
+
+from slidepack.daemon.doctor import findings
+from slidepack.daemon.requests import JobRequest, ModelRequest
+from slidepack.daemon.service import Service
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.web.access import Access
+from slidepack.web.api import JobDetail, add_model_now, job_detail, log_tail
+from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+from slidepack.web.forms import job_request
+
+AnyRequest = Request[Any, Any, Any]
+Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
+
+_SESSION_COOKIE_SECONDS = 30 * 24 * 3600
+_LOG_CHARS = 6000
+_HOME_PARTS = ("hardware", "models", "queue", "datasets")
+_JOB_PARTS = ("status", "samples", "history", "log")
+_JOB_ACTIONS = ("cancel", "pause", "resume", "retry")
+
+
+@get("/login")
+async def login(access: Access, token: FromQuery[str] = "") -> Redirect:
+    """Turn a one-time link into a session cookie."""
+    session = await asyncio.to_thread(access.redeem, token)
+    cookie = Cookie(
+        key=access.cookie_name,
+        value=session,
+        httponly=True,
+        samesite="strict",
+        max_age=_SESSION_COOKIE_SECONDS,
+    )
+    return Redirect("/", status_code=303, cookies=[cookie])
+
+
+@get("/")
+async def home(request: AnyRequest, service: Service, access: Access) -> Template:
+    """Show hardware, a new job, and the queue."""
+    page = await asyncio.to_thread(_home, request, service, access)
+    return Template("home.html", context={"page": page})
+
+
+@get("/parts/{part:str}")
+async def home_part(
+    request: AnyRequest, service: Service, access: Access, part: FromPath[str]
+) -> Template:
+    """Show one part of the first page."""
+    _require_known(part, _HOME_PARTS)
+    page = await asyncio.to_thread(_home, request, service, access)
+    return Template(f"parts/{part}.html", context={"page": page})
+
+
+@get("/jobs/{job_id:int}")
+async def job(
+    request: AnyRequest, service: Service, access: Access, job_id: FromPath[int]
+) -> Template:
+    """Show a job."""
+    page = await asyncio.to_thread(_job, request, service, access, job_id)
+    return Template("job.html", context={"page": page})
+
+
+@get("/jobs/{job_id:int}/parts/{part:str}")
+async def job_part(
+    request: AnyRequest,
+    service: Service,
+    access: Access,
+    job_id: FromPath[int],
+    part: FromPath[str],
+) -> Template:
+    """Show one part of a job's page."""
+    _require_known(part, _JOB_PARTS)
+    page = await asyncio.to_thread(_job, request, service, access, job_id)
+    return Template(f"parts/job_{part}.html", context={"page": page})
+
+
+@post("/jobs", status_code=200)
+async def start_job(service: Service, data: Form) -> Response[Any]:
+    """Queue a job from the form and show it."""
+    request: JobRequest = job_request(data)
+    added = await asyncio.to_thread(service.queue.add, request)
+    return ClientRedirect(f"/jobs/{added.id}")
+
+
+@post("/models", status_code=200)
+async def add_model(request: AnyRequest, service: Service, access: Access, data: Form) -> Template:
+    """Bring a model in from the form and show the models."""
+    wanted = ModelRequest(source=data.get("source", "").strip(), name=data.get("name", "").strip())
+    await asyncio.to_thread(add_model_now, service, wanted)
+    page = await asyncio.to_thread(_home, request, service, access)
+    return Template("parts/models.html", context={"page": page})
+
+
+@post("/jobs/{job_id:int}/{action:str}", status_code=200)
+async def act(
+    request: AnyRequest,
+    service: Service,
+    access: Access,
+    job_id: FromPath[int],
+    action: FromPath[str],
+) -> Response[Any]:
+    """Cancel, pause, resume or retry a job and show how it stands."""
+    _require_known(action, _JOB_ACTIONS)
+    commands = {
+        "cancel": service.queue.cancel,
+        "pause": service.queue.pause,
+        "resume": service.queue.resume,
+        "retry": service.queue.retry,
+    }
+    changed = await asyncio.to_thread(commands[action], job_id)
+    if action == "retry":
+        return ClientRedirect(f"/jobs/{changed.id}")
+    page = await asyncio.to_thread(_job, request, service, access, job_id)
+    return Template("parts/job_status.html", context={"page": page})
+
+
+def page_router() -> Router:
+    """Return the pages' routes."""
+    return Router(
+        path="/",
+        include_in_schema=False,
+        route_handlers=[login, home, home_part, job, job_part, start_job, add_model, act],
+    )
+
+
+def _home(request: AnyRequest, service: Service, access: Access) -> HomePage:
+    report = service.hardware.report()
+    return HomePage(
+        csrf_token=_csrf(request, access),
+        hardware=HardwareCards(
+            report=report,
+            findings=tuple(found for found in findings(report) if found.level != "ok"),
+        ),
+        models=service.catalogue.models(),
+        datasets=service.catalogue.datasets(),
+        jobs=service.jobs.list_jobs(),
+    )
+
+
+def _job(request: AnyRequest, service: Service, access: Access, job_id: int) -> JobPage:
+    # Read before the rest, so that the live stream repeats an event rather than skips it.
+    last_event_id = service.runlog.last_event_id()
+    detail = job_detail(service, job_id)
+    measured = [row for row in detail.evaluations if row["split"] == "selection"]
+    return JobPage(
+        csrf_token=_csrf(request, access),
+        detail=detail,
+        samples=_sample_pairs(detail),
+        log=log_tail(service, job_id)[-_LOG_CHARS:],
+        eval_before=measured[0]["loss"] if measured else None,
+        eval_now=measured[-1]["loss"] if len(measured) > 1 else None,
+        last_event_id=last_event_id,
+    )
+
+
+def _sample_pairs(detail: JobDetail) -> list[SamplePair]:
+    """Pair each question's first answer (of the base) with its last, in the job's order."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for row in detail.samples:
+        answers.setdefault(row["prompt"], []).append(row)
+    order = {prompt: place for place, prompt in enumerate(detail.spec.eval.sample_prompts)}
+    prompts = sorted(answers, key=lambda prompt: order.get(prompt, len(order)))
+    return [
+        SamplePair(
+            prompt=prompt,
+            before=answers[prompt][0]["answer"],
+            after=answers[prompt][-1]["answer"] if len(answers[prompt]) > 1 else None,
+        )
+        for prompt in prompts
+    ]
+
+
+def _csrf(request: AnyRequest, access: Access) -> str:
+    """Return the session's token, or an empty string for a request by bearer token."""
+    session = access.session_of(dict(request.scope["headers"]))
+    return access.csrf_token(session) if session else ""
+
+
+def _require_known(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise SlidepackError(
+            "DAEMON-REQUEST-INVALID",
+            "There is no such part of the page.",
+            why=f"known: {', '.join(known)}",
+        )
