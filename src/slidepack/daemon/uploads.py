@@ -15,8 +15,8 @@ from slidepack.daemon.settings import Settings
 from slidepack.daemon.store.catalogue import Catalogue, DatasetRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import fsync_folder
-from slidepack.engine.data.check import check_file
-from slidepack.engine.data.rows import FORMATS, Format, clip
+from slidepack.engine.data.check import check_file, known_format
+from slidepack.engine.data.rows import Format, clip
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Uploads:
         Raises:
             SlidepackError: DISK-FULL, DATA-UPLOAD-CUT, and what `check_file` raises.
         """
-        form_checked = _known_form(form)
+        form_checked = known_format(form)
         self._require_room(declared_bytes or 0)
         temporary = self._paths.uploads / f"{secrets.token_hex(8)}.part"
         try:
@@ -125,19 +125,6 @@ class Uploads:
             self._catalogue.drop_dataset(dataset_id)
             raise
         return self._catalogue.dataset(dataset_id)
-
-
-def _known_form(form: str | None) -> Format | None:
-    for known in FORMATS:
-        if form == known:
-            return known
-    if form is None:
-        return None
-    raise SlidepackError(
-        "DATA-FORMAT-UNKNOWN",
-        f"There is no format called {clip(form)}.",
-        fix=f"Use one of {', '.join(FORMATS)}.",
-    )
 
 
 def _append(file: BinaryIO, data: bytes, digest: "hashlib._Hash") -> int:

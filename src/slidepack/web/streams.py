@@ -35,7 +35,7 @@ async def job_stream(
             state = shown
             yield ServerSentEventMessage(data=job.state, event="changed")
         else:
-            yield ServerSentEventMessage(comment="alive")
+            yield ServerSentEventMessage(data=None, comment="alive")
 
 
 async def queue_stream(service: Service) -> AsyncIterator[ServerSentEventMessage]:
@@ -46,7 +46,7 @@ async def queue_stream(service: Service) -> AsyncIterator[ServerSentEventMessage
             seen = version
             yield ServerSentEventMessage(data=str(version), event="changed")
         else:
-            yield ServerSentEventMessage(comment="alive")
+            yield ServerSentEventMessage(data=None, comment="alive")
 
 
 async def _whenever_changed(service: Service) -> AsyncIterator[int]:

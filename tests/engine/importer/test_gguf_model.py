@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.importer.folder import check_folder
+from slidepack.engine.importer.gguf_config import read_config
 from slidepack.engine.importer.gguf_file import GgufFile
-from slidepack.engine.importer.gguf_model import read_config, read_model_shape, write_model
+from slidepack.engine.importer.gguf_model import read_model_shape, write_model
 from slidepack.engine.importer.gguf_tokenizer import write_tokenizer
 
 Tensors = dict[str, np.ndarray]

@@ -71,7 +71,7 @@ class Catalogue:
             while model_id in taken:
                 model_id = f"{base}-{number}"
                 number += 1
-            self._db.query(
+            self._db.execute(
                 "INSERT INTO models (id, name, kind, source, state, revision, created_at) "
                 "VALUES (?, ?, ?, ?, 'importing', ?, ?)",
                 model_id,
@@ -118,7 +118,7 @@ class Catalogue:
 
     def model_progress(self, model_id: str, progress: ImportProgress) -> None:
         """Record how far an import is."""
-        self._db.query(
+        self._db.execute(
             "UPDATE models SET stage = ?, done = ?, total = ? WHERE id = ?",
             progress.stage,
             progress.done,
@@ -128,7 +128,7 @@ class Catalogue:
 
     def model_ready(self, model_id: str, result: ImportResult) -> None:
         """Record a finished import."""
-        self._db.query(
+        self._db.execute(
             "UPDATE models SET state = 'ready', path = ?, content_hash = ?, stamp = ?, "
             "architecture = ?, params = ?, bytes = ?, license = ?, revision = ?, stage = '', "
             "error = NULL WHERE id = ?",
@@ -145,7 +145,7 @@ class Catalogue:
 
     def model_failed(self, model_id: str, error: ErrorReport) -> None:
         """Record a failed import."""
-        self._db.query(
+        self._db.execute(
             "UPDATE models SET state = 'failed', error = ?, stage = '' WHERE id = ?",
             msgspec.json.encode(error).decode(),
             model_id,
@@ -153,7 +153,7 @@ class Catalogue:
 
     def delete_model(self, model_id: str) -> None:
         """Forget a model."""
-        self._db.query("DELETE FROM models WHERE id = ?", model_id)
+        self._db.execute("DELETE FROM models WHERE id = ?", model_id)
 
     def uses_of_model(self, model_id: str) -> int:
         """Return the number of jobs that still need the model."""
@@ -177,7 +177,7 @@ class Catalogue:
 
     def set_dataset_report(self, dataset_id: int, report: DataReport) -> None:
         """Complete a dataset's row; only complete ones are ever shown."""
-        self._db.query(
+        self._db.execute(
             "UPDATE datasets SET form = ?, report = ? WHERE id = ?",
             report.format,
             msgspec.json.encode(report).decode(),
@@ -186,7 +186,7 @@ class Catalogue:
 
     def drop_dataset(self, dataset_id: int) -> None:
         """Forget a dataset."""
-        self._db.query("DELETE FROM datasets WHERE id = ?", dataset_id)
+        self._db.execute("DELETE FROM datasets WHERE id = ?", dataset_id)
 
     def incomplete_datasets(self) -> list[int]:
         """Return ids whose check never ended, as after a power cut."""
@@ -233,7 +233,7 @@ class Sessions:
 
     def add(self, token: str, now: float) -> None:
         """Record a new session."""
-        self._db.query("INSERT INTO sessions VALUES (?, ?)", _hash(token), now)
+        self._db.execute("INSERT INTO sessions VALUES (?, ?)", _hash(token), now)
 
     def known(self, token: str, oldest: float) -> bool:
         """Return whether the token is a session made after `oldest`."""
@@ -248,7 +248,7 @@ class Sessions:
 
     def expire(self, oldest: float) -> None:
         """Forget sessions made before `oldest`."""
-        self._db.query("DELETE FROM sessions WHERE created_at < ?", oldest)
+        self._db.execute("DELETE FROM sessions WHERE created_at < ?", oldest)
 
 
 def _hash(token: str) -> str:

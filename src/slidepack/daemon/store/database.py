@@ -40,8 +40,12 @@ class Database:
             raise disk_error(OSError(number, str(error)), path) from error
 
     def query(self, sql: str, *values: object) -> list[Row]:
-        """Run one statement and return its rows; a single statement is a transaction of its own."""
+        """Run one statement that returns rows, and return them."""
         return list(self._connection().query(sql, values))
+
+    def execute(self, sql: str, *values: object) -> None:
+        """Run one statement that returns no rows; alone, it is a transaction of its own."""
+        self._connection().conn.execute(sql, values)
 
     def one(self, sql: str, *values: object) -> Row | None:
         """Return the first row, or None."""

@@ -140,7 +140,7 @@ class JobStore:
                     why=f"it is {job.state}",
                     fix="Look at it with `slidepack jobs show`.",
                 )
-            self._db.query(
+            self._db.execute(
                 "INSERT INTO transitions (job_id, at, from_state, to_state, reason) "
                 "VALUES (?, ?, ?, ?, ?)",
                 job_id,
@@ -149,7 +149,7 @@ class JobStore:
                 to_state,
                 reason,
             )
-            self._db.query(
+            self._db.execute(
                 "UPDATE jobs SET state = ?, reason = ?, "
                 "started_at = CASE WHEN ? = 'starting' THEN COALESCE(started_at, ?) "
                 "ELSE started_at END, "
@@ -167,7 +167,7 @@ class JobStore:
 
     def explain(self, job_id: int, reason: str) -> None:
         """Say why a waiting job waits; not a transition."""
-        self._db.query(
+        self._db.execute(
             "UPDATE jobs SET reason = ? WHERE id = ? AND state = 'queued' AND reason <> ?",
             reason,
             job_id,
@@ -176,7 +176,7 @@ class JobStore:
 
     def want(self, job_id: int, wanted: str, now: float) -> None:
         """Ask the supervisor for `pause`, `cancel` or `yield` of a live job; cancel outranks."""
-        self._db.query(
+        self._db.execute(
             "UPDATE jobs SET wanted = ?, wanted_at = ? WHERE id = ? "
             "AND (wanted IS NULL OR wanted <> 'cancel')",
             wanted,
@@ -187,7 +187,7 @@ class JobStore:
     def set_error(self, job_id: int, error: ErrorReport | None) -> None:
         """Record or clear the job's error."""
         text = None if error is None else msgspec.json.encode(error).decode()
-        self._db.query("UPDATE jobs SET error = ? WHERE id = ?", text, job_id)
+        self._db.execute("UPDATE jobs SET error = ? WHERE id = ?", text, job_id)
 
     def transitions(self, job_id: int) -> list[Row]:
         """Return the job's history, oldest first."""
@@ -198,7 +198,7 @@ class JobStore:
 
     def add_attempt(self, job_id: int, number: int, folder: str, nonce: str, now: float) -> None:
         """Record an attempt before its worker starts."""
-        self._db.query(
+        self._db.execute(
             "INSERT INTO attempts (job_id, number, state, folder, nonce, started_at) "
             "VALUES (?, ?, 'live', ?, ?, ?)",
             job_id,
@@ -210,7 +210,7 @@ class JobStore:
 
     def set_pid(self, job_id: int, number: int, pid: int) -> None:
         """Record the worker's process."""
-        self._db.query(
+        self._db.execute(
             "UPDATE attempts SET pid = ? WHERE job_id = ? AND number = ?", pid, job_id, number
         )
 
@@ -218,7 +218,7 @@ class JobStore:
         self, attempt: AttemptRecord, state: AttemptState, exit_code: int | None, now: float
     ) -> None:
         """Record how an attempt ended."""
-        self._db.query(
+        self._db.execute(
             "UPDATE attempts SET state = ?, exit_code = ?, ended_at = ? "
             "WHERE job_id = ? AND number = ?",
             state,

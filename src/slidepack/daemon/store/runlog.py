@@ -38,7 +38,7 @@ class RunLog:
         """
         with self._db.transaction():
             for event in events:
-                self._db.query(
+                self._db.execute(
                     "INSERT INTO events (job_id, attempt, type, body) VALUES (?, ?, ?, ?)",
                     attempt.job_id,
                     attempt.number,
@@ -46,7 +46,7 @@ class RunLog:
                     msgspec.json.encode(event).decode(),
                 )
                 self._apply(attempt, event)
-            self._db.query(
+            self._db.execute(
                 "UPDATE attempts SET events_offset = ? WHERE job_id = ? AND number = ?",
                 offset,
                 attempt.job_id,
@@ -57,18 +57,18 @@ class RunLog:
         job_id = attempt.job_id
         match event:
             case Started():
-                self._db.query(
+                self._db.execute(
                     "UPDATE jobs SET total_steps = ?, step = ? WHERE id = ?",
                     event.total_steps,
                     event.from_step,
                     job_id,
                 )
             case PhaseChanged():
-                self._db.query("UPDATE jobs SET phase = ? WHERE id = ?", event.phase, job_id)
+                self._db.execute("UPDATE jobs SET phase = ? WHERE id = ?", event.phase, job_id)
             case Progress():
                 self._apply_progress(attempt, event)
             case Evaluated():
-                self._db.query(
+                self._db.execute(
                     "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?)",
                     job_id,
                     event.step,
@@ -77,7 +77,7 @@ class RunLog:
                     event.rows,
                 )
             case Sampled():
-                self._db.query(
+                self._db.execute(
                     "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?)",
                     job_id,
                     event.step,
@@ -85,7 +85,7 @@ class RunLog:
                     event.answer,
                 )
             case Warned():
-                self._db.query(
+                self._db.execute(
                     "INSERT OR REPLACE INTO warnings VALUES (?, ?, ?, ?)",
                     job_id,
                     attempt.number,
@@ -93,12 +93,12 @@ class RunLog:
                     event.message,
                 )
             case Finished():
-                self._db.query("UPDATE jobs SET result = ? WHERE id = ?", event.result, job_id)
+                self._db.execute("UPDATE jobs SET result = ? WHERE id = ?", event.result, job_id)
             case _:
                 pass
 
     def _apply_progress(self, attempt: AttemptRecord, event: Progress) -> None:
-        self._db.query(
+        self._db.execute(
             "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             attempt.job_id,
             event.step,
@@ -109,7 +109,7 @@ class RunLog:
             event.lr,
             event.tokens_per_second,
         )
-        self._db.query(
+        self._db.execute(
             "UPDATE jobs SET step = ?, total_steps = ?, loss = ?, eta_seconds = ?, "
             "tokens_per_second = ? WHERE id = ?",
             event.step,
@@ -119,7 +119,7 @@ class RunLog:
             event.tokens_per_second,
             attempt.job_id,
         )
-        self._db.query(
+        self._db.execute(
             "UPDATE attempts SET first_step = COALESCE(first_step, ?), last_step = ? "
             "WHERE job_id = ? AND number = ?",
             event.step,

@@ -44,6 +44,24 @@ _KNOWN_FIELDS: Final[dict[Format, frozenset[str]]] = {
 }
 
 
+def known_format(form: str | None) -> Format | None:
+    """Return the format of that name, or None where none is named.
+
+    Raises:
+        SlidepackError: DATA-FORMAT-UNKNOWN.
+    """
+    if form is None:
+        return None
+    for known in FORMATS:
+        if form == known:
+            return known
+    raise SlidepackError(
+        "DATA-FORMAT-UNKNOWN",
+        f"There is no format called {clip(form)}.",
+        fix=f"Use one of {', '.join(FORMATS)}.",
+    )
+
+
 def detect_format(path: Path) -> Format:
     """Return the one format of the file, judged over all of its rows.
 
@@ -82,7 +100,7 @@ def detect_format(path: Path) -> Format:
 
 
 def check_file(
-    path: Path, rows_path: Path, rejects_path: Path, form: Format | None = None
+    path: Path, rows_path: Path, rejects_path: Path, form: str | None = None
 ) -> DataReport:
     """Check `path`, write its usable rows and its rejects, and report.
 
@@ -95,13 +113,7 @@ def check_file(
     Raises:
         SlidepackError: as `detect_format`, and DATA-NO-USABLE-ROWS.
     """
-    if form is not None and form not in FORMATS:
-        raise SlidepackError(
-            "DATA-FORMAT-UNKNOWN",
-            f"There is no format called {clip(form)}.",
-            fix=f"Use one of {', '.join(FORMATS)}.",
-        )
-    chosen = form or detect_format(path)
+    chosen = known_format(form) or detect_format(path)
     with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
         report = _convert_all(path, chosen, rows_file, rejects_file)
     if not report.usable:

@@ -1,0 +1,66 @@
+"""A daemon in the background, for the demo: found, or started and stopped again."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from slidepack.cli.client import DaemonClient
+from slidepack.engine.contract.errors import SlidepackError, code_of_exit
+
+_START_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.05
+
+
+@contextmanager
+def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[bytes] | None]]:
+    """Yield a client of the daemon of `home`, and the process where this call started it.
+
+    A daemon that was started here is stopped at the end: its jobs checkpoint and stay queued.
+
+    Raises:
+        SlidepackError: the daemon does not start.
+    """
+    with suppress(SlidepackError):
+        client = DaemonClient(home)
+        client.get("/health")
+        yield client, None
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    log_path = home / "daemon.log"
+    with log_path.open("ab") as log:
+        # A session of its own: Ctrl-C in the terminal reaches this process only, which then stops
+        # the daemon in good order.
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "slidepack.web"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield _wait_until_ready(home, child, log_path), child
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log_path: Path) -> DaemonClient:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and child.poll() is None:
+        with suppress(SlidepackError):
+            client = DaemonClient(home)
+            client.get("/health")
+            return client
+        time.sleep(_POLL_SECONDS)
+    lines = log_path.read_text("utf-8", "replace").strip().splitlines()
+    code = code_of_exit(child.returncode) if child.returncode else None
+    raise SlidepackError(
+        code or "DAEMON-NOT-RUNNING",
+        "The daemon did not start.",
+        why=lines[-1] if lines else "it said nothing",
+        fix=f"See {log_path}.",
+    )

@@ -1,0 +1,119 @@
+"""Talks to the running daemon's API with the token of its address file."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx
+import msgspec
+
+from slidepack.daemon.instance import not_running, read_address
+from slidepack.daemon.settings import data_home
+from slidepack.engine.contract.errors import CATALOGUE, ErrorReport, SlidepackError
+
+_CONNECT_SECONDS = 5.0
+_CHUNK_BYTES = 1 << 20
+
+
+class DaemonClient:
+    """One daemon, found through its data directory."""
+
+    def __init__(self, home: Path) -> None:
+        """Read where the daemon is.
+
+        Raises:
+            SlidepackError: DAEMON-NOT-RUNNING.
+        """
+        address = read_address(home)
+        self.url = address.url
+        # The daemon is on this machine: a proxy of the environment has no part in it.
+        self._http = httpx.Client(
+            base_url=f"{address.url}/api/v1",
+            headers={"authorization": f"Bearer {address.token}"},
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            trust_env=False,
+        )
+
+    def get(self, path: str) -> Any:
+        """Return the JSON of a GET."""
+        return self._request("GET", path)
+
+    def post(self, path: str, body: object = None) -> Any:
+        """Return the JSON of a POST."""
+        return self._request("POST", path, body)
+
+    def delete(self, path: str) -> None:
+        """Send a DELETE."""
+        self._request("DELETE", path)
+
+    def text(self, path: str) -> str:
+        """Return the text of a GET."""
+        return self._send("GET", path).text
+
+    def upload(self, path: Path, form: str | None) -> Any:
+        """Stream a data file to the daemon and return the dataset.
+
+        Raises:
+            SlidepackError: DATA-NOT-FOUND, and what the daemon answers.
+        """
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                return self._send(
+                    "PUT",
+                    "/datasets",
+                    params={"name": path.name} | ({"format": form} if form else {}),
+                    content=_chunks(file),
+                    headers={"content-length": str(size)},
+                ).json()
+        except OSError as error:
+            raise SlidepackError(
+                "DATA-NOT-FOUND",
+                "The data file cannot be read.",
+                why=f"{path}: {error.strerror}",
+                fix="Check the path.",
+            ) from error
+
+    def _request(self, method: str, path: str, body: object = None) -> Any:
+        content = None if body is None else msgspec.json.encode(body)
+        response = self._send(method, path, content=content)
+        return response.json() if response.content else None
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **arguments)
+        except httpx.TransportError as error:
+            raise not_running(f"{self.url}: {error}") from error
+        if response.is_success:
+            return response
+        raise _error_of(response)
+
+
+def connect() -> DaemonClient:
+    """Return a client of the daemon of this user's data directory.
+
+    Raises:
+        SlidepackError: DAEMON-NOT-RUNNING.
+    """
+    return DaemonClient(data_home(os.environ))
+
+
+def _error_of(response: httpx.Response) -> SlidepackError:
+    try:
+        report = msgspec.json.decode(response.content, type=ErrorReport)
+    except msgspec.MsgspecError:
+        report = None
+    if report is None or report.code not in CATALOGUE:
+        return SlidepackError(
+            "DAEMON-REQUEST-INVALID",
+            "The daemon's answer was not understood.",
+            why=f"HTTP {response.status_code}: {response.text[:200]}",
+            fix="Restart the daemon: it may be of another version than this command.",
+        )
+    return SlidepackError.from_report(report)
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk

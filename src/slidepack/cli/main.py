@@ -1,0 +1,93 @@
+"""The command line."""
+
+import os
+import sys
+import webbrowser
+from typing import Annotated
+
+import click
+import typer
+
+from slidepack.cli import data, jobs, models
+from slidepack.cli.client import connect
+from slidepack.cli.demo import run_demo
+from slidepack.cli.doctor import doctor as run_doctor
+from slidepack.cli.output import print_json, say
+from slidepack.daemon.settings import data_home
+from slidepack.engine.contract.errors import SlidepackError
+
+app = typer.Typer(
+    help="Fine-tune language models on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(models.app, name="models")
+app.add_typer(data.app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def serve() -> None:
+    """Run the daemon: page, API and queue, on 127.0.0.1."""
+    # The daemon is a lean program of its own; it takes this process's place.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "slidepack.web"])
+
+
+@app.command("open")
+def open_page(json_output: Json = False) -> None:
+    """Make a one-time login link and open the page."""
+    url = connect().post("/login-links")["url"]
+    if json_output:
+        print_json({"url": url})
+        return
+    say(url)
+    webbrowser.open(url)
+
+
+@app.command()
+def demo(
+    headless: Annotated[bool, typer.Option(help="No browser; end with the job.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Train a small model on a small dataset, from nothing to an adapter."""
+    run_demo(headless=headless, json_output=json_output)
+
+
+@app.command()
+def doctor(json_output: Json = False) -> None:
+    """Look at the hardware and the software, and say what stands in the way."""
+    raise typer.Exit(run_doctor(json_output, data_home(os.environ)))
+
+
+def main() -> None:
+    """Run a command; every failure is one line with a code, and its exit status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command and return its exit status."""
+    try:
+        status = app(arguments, standalone_mode=False)
+    except SlidepackError as error:
+        return _report(error, arguments)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        interrupted = SlidepackError(
+            "RUN-INTERRUPTED",
+            "Interrupted; nothing is lost.",
+            fix="Run the same command again to go on.",
+        )
+        return _report(interrupted, arguments)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return status if isinstance(status, int) else 0
+
+
+def _report(error: SlidepackError, arguments: list[str]) -> int:
+    if "--json" in arguments:
+        print_json({"error": error.report})
+    sys.stderr.write(f"{error}\n")
+    return error.exit_code

@@ -1,0 +1,99 @@
+"""`slidepack models`: base models on this machine."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from slidepack.cli.client import DaemonClient, connect
+from slidepack.cli.output import print_json, print_table, say
+from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+
+app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_POLL_SECONDS = 0.3
+
+
+@app.command("add")
+def add(
+    source: Annotated[str, typer.Argument(help="Folder, GGUF file or hub id.")],
+    name: Annotated[str, typer.Option(help="Display name.")] = "",
+    revision: Annotated[str, typer.Option(help="Branch, tag or commit on the hub.")] = "",
+    json_output: Json = False,
+) -> None:
+    """Bring a model in: a Hugging Face folder, a GGUF file, or a hub id."""
+    client = connect()
+    model = add_and_wait(client, source, name, revision, quiet=json_output)
+    if json_output:
+        print_json(model)
+    else:
+        say(f"{model['id']} is ready: {model['params']:,} parameters in {model['path']}")
+
+
+@app.command("list")
+def list_models(json_output: Json = False) -> None:
+    """List the models."""
+    models = connect().get("/models")
+    if json_output:
+        print_json(models)
+        return
+    print_table(
+        ("id", "state", "parameters", "kind", "licence", "source"),
+        (
+            (m["id"], m["state"], f"{m['params']:,}", m["kind"], m["license"], m["source"])
+            for m in models
+        ),
+    )
+
+
+@app.command("show")
+def show(model_id: str, json_output: Json = False) -> None:
+    """Show one model."""
+    model = connect().get(f"/models/{model_id}")
+    if json_output:
+        print_json(model)
+        return
+    print_table(("", ""), ((key, value) for key, value in model.items()))
+
+
+@app.command("rm")
+def remove(model_id: str, json_output: Json = False) -> None:
+    """Take a model off the list; its files stay."""
+    connect().delete(f"/models/{model_id}")
+    if json_output:
+        print_json({"removed": model_id})
+    else:
+        say(f"{model_id} is off the list; its files stay where they are.")
+
+
+def add_and_wait(
+    client: DaemonClient, source: str, name: str, revision: str, *, quiet: bool
+) -> dict[str, Any]:
+    """Add a model and wait until it is ready.
+
+    Raises:
+        SlidepackError: why it cannot be used.
+    """
+    here = Path(source).expanduser()
+    # The daemon has another working directory.
+    absolute = str(here.resolve()) if here.exists() else source
+    body = {"source": absolute, "name": name, "revision": revision}
+    model: dict[str, Any] = client.post("/models", body)
+    with Progress(transient=True, disable=quiet) as progress:
+        task = progress.add_task("model", total=None)
+        while model["state"] == "importing":
+            progress.update(
+                task,
+                description=f"model: {model['stage'] or 'starting'}",
+                completed=model["done"],
+                total=model["total"] or None,
+            )
+            time.sleep(_POLL_SECONDS)
+            model = client.get(f"/models/{model['id']}")
+    if model["state"] == "failed":
+        raise SlidepackError.from_report(ErrorReport(**model["error"]))
+    return model
