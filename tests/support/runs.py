@@ -6,18 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.tiny import chat_rows, save_tiny_model, write_jsonl
-
 from slidepack.engine.contract.events import AnyEvent, decode_event
 from slidepack.engine.contract.job import DatasetRef, EvalSpec, JobSpec, LoraMethod, ModelRef
 from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
 from slidepack.engine.data.check import check_file
 from slidepack.engine.memory import Machine, plan_run
 from slidepack.engine.shape import read_shape
+from support.tiny import chat_rows, save_tiny_model, write_jsonl
 
-MACHINE = Machine(
-    device="cpu", device_free_bytes=0, ram_available_bytes=8 << 30, cpu_threads=1
-)
+MACHINE = Machine(device="cpu", device_free_bytes=0, ram_available_bytes=8 << 30, cpu_threads=1)
 
 
 def dataset_ref(folder: Path, rows: list[dict[str, object]], name: str = "data") -> DatasetRef:

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from support.judges import tiny_llama
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from support.judges import tiny_llama
 
 SPECIAL = ("<|start|>", "<|end|>", "<|pad|>")
 
