@@ -50,7 +50,7 @@ class DaemonProcess:
 
     def _answers(self) -> bool:
         try:
-            return self.api("GET", "/health")["status"] == "ready"
+            return bool(self.api("GET", "/health")["status"] == "ready")
         except (SlidepackError, httpx.TransportError):
             return False
 
@@ -110,6 +110,16 @@ class DaemonProcess:
     def attempts(self, job_id: int) -> Any:
         """Return the job's attempts."""
         return self.api("GET", f"/jobs/{job_id}")["attempts"]
+
+    def worker_log(self, job_id: int) -> str:
+        """Return the end of the logs of the job's workers."""
+        with self.http() as client:
+            return client.get(f"/api/v1/jobs/{job_id}/log").text
+
+    @property
+    def log(self) -> str:
+        """What the daemon wrote to its log so far."""
+        return (self.home / "stderr.log").read_text()
 
     def kill(self) -> None:
         """Kill the daemon as a crash would."""

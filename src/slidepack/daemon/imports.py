@@ -20,6 +20,7 @@ from slidepack.daemon.supervisor.worker_process import find_worker
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.events import split_complete_lines
 from slidepack.engine.contract.runfolder import NONCE_VARIABLE, write_atomic
+from slidepack.engine.data.rows import clip
 from slidepack.engine.importer.contract import (
     ImportFailed,
     ImportProgress,
@@ -63,12 +64,12 @@ class ModelImports:
             SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE, MODEL-UNSUPPORTED.
         """
         kind = source_kind(source)
+        if kind != "hub":
+            source = str(_expanded(source).resolve())
         if kind == "folder":
             # What is plain at a glance is refused at once; the importer checks the rest.
             refuse_pickles(Path(source))
             read_shape(Path(source))
-        if kind != "hub":
-            source = str(Path(source).resolve())
         known = self._catalogue.find_model(kind, source, revision)
         if known is not None:
             return known
@@ -163,13 +164,22 @@ def source_kind(source: str) -> Kind:
     Raises:
         SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL or MODEL-PICKLE.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return "folder"
-    if path.is_file():
-        with path.open("rb") as file:
-            if file.read(4) == b"GGUF":
-                return "gguf"
+    path = _expanded(source)
+    try:
+        if path.is_dir():
+            return "folder"
+        is_file = path.is_file()
+        magic = _first_bytes(path) if is_file else b""
+    except OSError as error:
+        raise SlidepackError(
+            "MODEL-NOT-FOUND",
+            "The model cannot be read.",
+            why=f"{clip(source, 200)}: {error.strerror}",
+            fix="Check the path and its rights.",
+        ) from error
+    if is_file:
+        if magic == b"GGUF":
+            return "gguf"
         if path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
             raise SlidepackError(
                 "MODEL-PICKLE",
@@ -188,9 +198,22 @@ def source_kind(source: str) -> Kind:
     raise SlidepackError(
         "MODEL-NOT-FOUND",
         "There is no such model.",
-        why=f"{source} is no folder, no file and no hub id",
+        why=f"{clip(source, 200) or 'an empty text'} is no folder, no file and no hub id",
         fix="Name a Hugging Face folder, a GGUF file, or a hub id such as owner/name.",
     )
+
+
+def _expanded(source: str) -> Path:
+    """Return the path with `~` filled in, or as it is where there is no such user."""
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:
+        return Path(source)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
 
 
 def _died(model: ModelRecord, exit_code: int) -> ErrorReport:

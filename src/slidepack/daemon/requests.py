@@ -20,6 +20,7 @@ from slidepack.engine.contract.job import (
     Precision,
     Schedule,
 )
+from slidepack.engine.data.rows import clip
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,7 +125,7 @@ def _spec(
         base_precision=request.base_precision,
     )
     return JobSpec(
-        name=request.name.strip() or f"{Path(dataset.name).stem} on {base.model_id}",
+        name=request.name.strip() or f"{clip(Path(dataset.name).stem, 100)} on {base.model_id}",
         base=base,
         dataset=_dataset_ref(dataset, paths),
         method=method,

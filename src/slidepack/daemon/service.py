@@ -21,6 +21,9 @@ from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.supervisor import Supervisor
 from slidepack.daemon.uploads import Uploads
+from slidepack.engine.contract.errors import SlidepackError
+
+logger = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.25
 
@@ -57,6 +60,7 @@ class Service:
         )
         self.stopping = threading.Event()
         """Set while the daemon ends; live streams close themselves."""
+        self._last_problem = ""
         self._clock = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1), "slow": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -79,5 +83,13 @@ class Service:
         self.imports.stop()
 
     def _tick(self) -> None:
-        self.supervisor.tick(time.time())
-        self.imports.tick()
+        try:
+            self.supervisor.tick(time.time())
+            self.imports.tick()
+        except SlidepackError as error:
+            # A full disk, most of all: nothing is lost, and the next tick tries again.
+            if str(error) != self._last_problem:
+                logger.error("%s", error)
+            self._last_problem = str(error)
+        else:
+            self._last_problem = ""

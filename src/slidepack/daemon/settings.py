@@ -1,5 +1,6 @@
 """Settings: one struct, read from one TOML file, environment variables over it."""
 
+import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -32,9 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse values that cannot work."""
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; use 0 to 65535")
-        if self.disk_floor_gb < 0:
+        if not 0 <= self.disk_floor_gb < math.inf:
             raise ValueError(f"disk_floor_gb is {self.disk_floor_gb}; use 0 or more")
-        if self.worker_stop_seconds < 1:
+        if not 1 <= self.worker_stop_seconds < math.inf:
             raise ValueError(f"worker_stop_seconds is {self.worker_stop_seconds}; use 1 or more")
 
 

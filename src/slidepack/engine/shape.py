@@ -91,7 +91,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total_params(self) -> int:
         """Parameters of the whole model; a tied head counts once."""
-        return sum(_product(shape) for shape in self.tensor_shapes().values())
+        ends = self.vocab * self.hidden * (1 if self.tied_head else 2) + self.hidden
+        return ends + self.num_layers * self.layer_params
 
     def linear_shape(self, target: str) -> tuple[int, int]:
         """Return (out, in) of a decoder linear by PEFT's name, e.g. `q_proj`."""
@@ -123,7 +124,7 @@ def read_shape(folder: Path) -> ModelShape:
         config = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError as error:
         raise _not_a_model(folder, "it has no config.json") from error
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise _not_a_model(folder, f"config.json cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise _not_a_model(folder, "config.json is not an object")
@@ -160,27 +161,29 @@ def shape_from_config(config: dict[str, Any], folder: Path) -> ModelShape:
     for flag in ("attention_bias", "mlp_bias"):
         if config.get(flag):
             raise _unsupported(folder, f"{flag} is set")
+    if config.get("quantization_config"):
+        raise _unsupported(folder, "its weights are quantised (quantization_config)")
     if config.get("hidden_act", "silu") != "silu":
         raise _unsupported(folder, f"its activation is {config['hidden_act']}, not silu")
     try:
-        heads = int(config["num_attention_heads"])
-        hidden = int(config["hidden_size"])
+        heads = _size(config, "num_attention_heads")
+        hidden = _size(config, "hidden_size")
         shape = ModelShape(
             architecture=architecture,
-            num_layers=int(config["num_hidden_layers"]),
+            num_layers=_size(config, "num_hidden_layers", _MOST_LAYERS),
             hidden=hidden,
-            ffn=int(config["intermediate_size"]),
+            ffn=_size(config, "intermediate_size"),
             num_heads=heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or hidden // heads),
-            vocab=int(config["vocab_size"]),
-            max_positions=int(config.get("max_position_embeddings") or 2048),
-            rms_eps=float(config.get("rms_norm_eps", 1e-6)),
+            num_kv_heads=_size(config | {"num_key_value_heads": kv_heads}, "num_key_value_heads"),
+            head_dim=_size({"head_dim": config.get("head_dim") or hidden // heads}, "head_dim"),
+            vocab=_size(config, "vocab_size"),
+            max_positions=_size({"max_position_embeddings": 2048} | config, "max_position_embeddings"),
+            rms_eps=_positive(config, "rms_norm_eps", 1e-6),
             rope=_rope(config, folder),
-            tied_head=bool(config.get("tie_word_embeddings", False)),
+            tied_head=_flag(config, "tie_word_embeddings"),
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise _not_a_model(folder, f"config.json lacks or garbles a size: {error!r}") from error
+    except _GarbledError as error:
+        raise _not_a_model(folder, f"config.json: {error}") from error
     _check_sizes(shape, folder)
     return shape
 

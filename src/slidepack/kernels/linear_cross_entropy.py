@@ -14,6 +14,7 @@ _CHUNK_ELEMENTS: Final = 1 << 25
 """Logits held at once: 128 MiB in fp32, small beside any head and large enough to fill a core."""
 
 
+@torch.no_grad()
 def linear_cross_entropy(
     hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, *, backward: bool
 ) -> tuple[Tensor, Tensor | None]:

@@ -1,6 +1,7 @@
 """The REST API, `/api/v1`: the page and the command line both go through it."""
 
 import asyncio
+import secrets
 import time
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from litestar import Request, Router, delete, get, post, put
 from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import File, ServerSentEvent
 
+from slidepack.daemon.paths import disk_error
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
@@ -120,7 +122,7 @@ async def upload_dataset(
     return await service.uploads.receive(
         request.stream(),
         name=name,
-        declared_bytes=int(length) if length and length.isdigit() else None,
+        declared_bytes=int(length) if length and length.isdecimal() else None,
         form=form,
     )
 
@@ -199,7 +201,7 @@ async def stream_job(
     """Stream a job's events; goes on after the Last-Event-ID header, or after `after`."""
     await asyncio.to_thread(service.jobs.get, job_id)
     last = request.headers.get("last-event-id", "")
-    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdigit() else after))
+    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdecimal() else after))
 
 
 @get("/stream")
@@ -262,7 +264,7 @@ def adapter_zip(service: Service, job_id: int) -> Path:
     """Return the result's adapter folder as a zip file, made on the first call.
 
     Raises:
-        SlidepackError: RUN-NOT-FOUND, RUN-NO-RESULT.
+        SlidepackError: RUN-NOT-FOUND, RUN-NO-RESULT, DISK-FULL.
     """
     job = service.jobs.get(job_id)
     if job.state != "completed" or job.result is None:
@@ -274,13 +276,23 @@ def adapter_zip(service: Service, job_id: int) -> Path:
         )
     target = Path(job.result) / "adapter.zip"
     if not target.exists():
-        temporary = target.with_suffix(".tmp")
+        _zip_adapter(Path(job.result) / "adapter", target)
+    return target
+
+
+def _zip_adapter(folder: Path, target: Path) -> None:
+    # Two downloads may begin at once; each writes a file of its own, and the last rename stays.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
         # The weights are noise to a compressor, so they are stored as they are.
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-            for path in sorted((Path(job.result) / "adapter").iterdir()):
-                archive.write(path, f"adapter/{path.name}")
+            for path in sorted(folder.iterdir()):
+                archive.write(path, f"{folder.name}/{path.name}")
         temporary.rename(target)
-    return target
+    except OSError as error:
+        raise disk_error(error, target) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def api_router() -> Router:

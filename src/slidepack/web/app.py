@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from jinja2 import StrictUndefined
 from litestar import Litestar
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
@@ -26,7 +27,7 @@ _HERE = Path(__file__).parent
 
 def create_app(service: Service, access: Access) -> ASGIApp:
     """Return the guarded application over a service; the caller starts and stops the service."""
-    engine = _template_engine()
+    engine = template_engine()
     app = Litestar(
         route_handlers=[
             page_router(),
@@ -55,8 +56,10 @@ def create_app(service: Service, access: Access) -> ASGIApp:
     return Guard(app, access, lambda report: refusal.render(error=report))
 
 
-def _template_engine() -> JinjaTemplateEngine:
+def template_engine() -> JinjaTemplateEngine:
+    """Return the engine of all pages; a field that does not exist is an error, not a blank."""
     engine = JinjaTemplateEngine(directory=_HERE / "templates")
+    engine.engine.undefined = StrictUndefined
     engine.engine.trim_blocks = True
     engine.engine.lstrip_blocks = True
     engine.engine.filters.update(
@@ -65,5 +68,8 @@ def _template_engine() -> JinjaTemplateEngine:
         clock=formats.clock,
         count=formats.count,
         loss=formats.loss,
+        sentence=formats.sentence,
+        plural=formats.plural,
+        number=formats.number,
     )
     return engine

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from slidepack.daemon.doctor import Finding
 from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.web.api import JobDetail
@@ -27,6 +28,8 @@ class HomePage:
     models: list[ModelRecord]
     datasets: list[DatasetRecord]
     jobs: list[JobRecord]
+    defaults: JobRequest
+    """What the fields of a new job mean while they are empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,3 +45,22 @@ def count(number: float) -> str:
 def loss(value: float | None) -> str:
     """Return a loss with three decimals."""
     return "–" if value is None else f"{value:.3f}"  # noqa: RUF001 - as in `duration`
+
+
+def sentence(text: str) -> str:
+    """Return a phrase as a sentence: a capital first, a full stop last."""
+    stripped = text.strip()
+    if not stripped:
+        return ""
+    stop = "" if stripped.endswith((".", "!", "?", "…")) else "."
+    return f"{stripped[0].upper()}{stripped[1:]}{stop}"
+
+
+def plural(number: int, word: str) -> str:
+    """Return a number with its word, e.g. `1 row`, `2 rows`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def number(value: float) -> str:
+    """Return a number without needless decimals."""
+    return f"{value:g}"

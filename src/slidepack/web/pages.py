@@ -24,8 +24,8 @@ Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED
 
 _SESSION_COOKIE_SECONDS = 30 * 24 * 3600
 _LOG_CHARS = 6000
-_HOME_PARTS = ("hardware", "models", "queue", "datasets")
-_JOB_PARTS = ("status", "samples", "history", "log")
+_HOME_PARTS = ("hardware", "models", "library", "queue")
+_JOB_PARTS = ("status", "actions", "samples", "history", "log")
 _JOB_ACTIONS = ("cancel", "pause", "resume", "retry")
 
 
@@ -97,7 +97,17 @@ async def add_model(request: AnyRequest, service: Service, access: Access, data:
     wanted = ModelRequest(source=data.get("source", "").strip(), name=data.get("name", "").strip())
     await asyncio.to_thread(add_model_now, service, wanted)
     page = await asyncio.to_thread(_home, request, service, access)
-    return Template("parts/models.html", context={"page": page})
+    return Template("parts/library.html", context={"page": page})
+
+
+@post("/models/{model_id:str}/forget", status_code=200)
+async def forget_model(
+    request: AnyRequest, service: Service, access: Access, model_id: FromPath[str]
+) -> Template:
+    """Take a model off the list and show the models."""
+    await asyncio.to_thread(service.queue.forget_model, model_id)
+    page = await asyncio.to_thread(_home, request, service, access)
+    return Template("parts/library.html", context={"page": page})
 
 
 @post("/jobs/{job_id:int}/{action:str}", status_code=200)
@@ -108,7 +118,7 @@ async def act(
     job_id: FromPath[int],
     action: FromPath[str],
 ) -> Response[Any]:
-    """Cancel, pause, resume or retry a job and show how it stands."""
+    """Cancel, pause, resume or retry a job and show what may be done next."""
     _require_known(action, _JOB_ACTIONS)
     commands = {
         "cancel": service.queue.cancel,
@@ -120,7 +130,7 @@ async def act(
     if action == "retry":
         return ClientRedirect(f"/jobs/{changed.id}")
     page = await asyncio.to_thread(_job, request, service, access, job_id)
-    return Template("parts/job_status.html", context={"page": page})
+    return Template("parts/job_actions.html", context={"page": page})
 
 
 def page_router() -> Router:
@@ -128,7 +138,17 @@ def page_router() -> Router:
     return Router(
         path="/",
         include_in_schema=False,
-        route_handlers=[login, home, home_part, job, job_part, start_job, add_model, act],
+        route_handlers=[
+            login,
+            home,
+            home_part,
+            job,
+            job_part,
+            start_job,
+            add_model,
+            forget_model,
+            act,
+        ],
     )
 
 
@@ -143,6 +163,7 @@ def _home(request: AnyRequest, service: Service, access: Access) -> HomePage:
         models=service.catalogue.models(),
         datasets=service.catalogue.datasets(),
         jobs=service.jobs.list_jobs(),
+        defaults=JobRequest(model="", dataset=0),
     )
 
 

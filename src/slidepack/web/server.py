@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
 
 import uvicorn
 
@@ -19,23 +21,42 @@ from slidepack.web.app import create_app
 
 logger = logging.getLogger(__name__)
 
-_GRACEFUL_SECONDS = 2
+STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+_GRACEFUL_SECONDS: Final = 2
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, told to leave signals to us: a second one must not cut a checkpoint short."""
+    """Uvicorn, told to leave signals to us."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        previous = {
-            number: signal.signal(number, self.handle_exit)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number in previous:
-                signal.signal(number, signal.SIG_IGN)
+        yield
+
+
+class _StopSignals:
+    """Takes SIGINT and SIGTERM from the first moment on; a second one cuts no checkpoint short."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._service: Service | None = None
+        self._server: _Server | None = None
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_signal)
+        # The command line blocked them before it became this process.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def run(self, service: Service, server: _Server, listener: socket.socket) -> None:
+        """Run the server until a signal came, which may have been before this call."""
+        self._service, self._server = service, server
+        if not self._asked:
+            server.run(sockets=[listener])
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked = True
+        if self._service is not None and self._server is not None:
+            # Live streams end by themselves; the server waits for them.
+            self._service.stopping.set()
+            self._server.should_exit = True
 
 
 def serve(paths: DataPaths, settings: Settings, on_ready: Callable[[str], None]) -> None:
@@ -49,6 +70,7 @@ def serve(paths: DataPaths, settings: Settings, on_ready: Callable[[str], None])
     Raises:
         SlidepackError: DAEMON-RUNNING, DAEMON-PORT-IN-USE, DISK-UNWRITABLE or DISK-FULL.
     """
+    signals = _StopSignals()
     paths.create()
     with InstanceLock(paths), _listen(settings.port) as listener:
         port = int(listener.getsockname()[1])
@@ -68,7 +90,7 @@ def serve(paths: DataPaths, settings: Settings, on_ready: Callable[[str], None])
                 DaemonAddress(url=access.url, token=access.bearer_token, pid=os.getpid()),
             )
             on_ready(access.new_link())
-            _Server(config).run(sockets=[listener])
+            signals.run(service, _Server(config), listener)
         finally:
             logger.info("Stopping; running jobs write a checkpoint first.")
             service.stop()

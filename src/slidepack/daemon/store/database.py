@@ -1,5 +1,6 @@
 """The SQLite database: one connection a thread, explicit immediate transactions."""
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,17 @@ Row = dict[str, Any]
 
 SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 30.0
+_BIGGEST: Final = 2**63 - 1
+_DISK_ERRORS: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
 
 
 class Database:
@@ -35,17 +47,32 @@ class Database:
             schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
             self._connection().conn.executescript(schema)
             self._connection().conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        except (OSError, sqlite3.OperationalError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            raise disk_error(OSError(number, str(error)), path) from error
+        except OSError as error:
+            raise disk_error(error, path) from error
+        except sqlite3.DatabaseError as error:
+            raise self._coded(error) from error
 
     def query(self, sql: str, *values: object) -> list[Row]:
-        """Run one statement that returns rows, and return them."""
-        return list(self._connection().query(sql, values))
+        """Run one statement that returns rows, and return them.
+
+        Raises:
+            SlidepackError: DISK-UNWRITABLE or DISK-FULL.
+        """
+        try:
+            return list(self._connection().query(sql, [_storable(value) for value in values]))
+        except sqlite3.DatabaseError as error:
+            raise self._coded(error) from error
 
     def execute(self, sql: str, *values: object) -> None:
-        """Run one statement that returns no rows; alone, it is a transaction of its own."""
-        self._connection().conn.execute(sql, values)
+        """Run one statement that returns no rows; alone, it is a transaction of its own.
+
+        Raises:
+            SlidepackError: DISK-UNWRITABLE or DISK-FULL.
+        """
+        try:
+            self._connection().conn.execute(sql, values)
+        except sqlite3.DatabaseError as error:
+            raise self._coded(error) from error
 
     def one(self, sql: str, *values: object) -> Row | None:
         """Return the first row, or None."""
@@ -62,13 +89,15 @@ class Database:
         if connection.in_transaction:
             yield
             return
-        connection.execute("BEGIN IMMEDIATE")
+        self.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            # A full disk can end the transaction by itself.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
     def _connection(self) -> SqliteDatabase:
         found: SqliteDatabase | None = getattr(self._local, "connection", None)
@@ -78,3 +107,18 @@ class Database:
             found = SqliteDatabase(raw)
             self._local.connection = found
         return found
+
+    def _coded(self, error: sqlite3.DatabaseError) -> Exception:
+        """Return the coded error of a disk that refused, or the error itself where it is a bug."""
+        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if primary not in _DISK_ERRORS:
+            return error
+        number = errno.ENOSPC if primary == sqlite3.SQLITE_FULL else errno.EIO
+        return disk_error(OSError(number, str(error)), self._path)
+
+
+def _storable(value: object) -> object:
+    """Return a value that SQLite can compare: a number beyond its range equals no stored one."""
+    if isinstance(value, int):
+        return max(-_BIGGEST - 1, min(_BIGGEST, value))
+    return value

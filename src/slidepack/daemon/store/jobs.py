@@ -175,13 +175,17 @@ class JobStore:
         )
 
     def want(self, job_id: int, wanted: str, now: float) -> None:
-        """Ask the supervisor for `pause`, `cancel` or `yield` of a live job; cancel outranks."""
+        """Ask the supervisor for `pause`, `cancel` or `yield` of a live job; cancel outranks.
+
+        Asking again changes nothing: the time that the worker has to leave does not start anew.
+        """
         self._db.execute(
             "UPDATE jobs SET wanted = ?, wanted_at = ? WHERE id = ? "
-            "AND (wanted IS NULL OR wanted <> 'cancel')",
+            "AND (wanted IS NULL OR wanted NOT IN ('cancel', ?))",
             wanted,
             now,
             job_id,
+            wanted,
         )
 
     def set_error(self, job_id: int, error: ErrorReport | None) -> None:

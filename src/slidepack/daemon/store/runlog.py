@@ -1,6 +1,5 @@
 """What workers reported: events as they came, and the series that charts and pages read."""
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -73,7 +72,7 @@ class RunLog:
                     job_id,
                     event.step,
                     event.split,
-                    _finite(event.loss),
+                    event.loss,
                     event.rows,
                 )
             case Sampled():
@@ -104,8 +103,8 @@ class RunLog:
             event.step,
             attempt.number,
             event.at,
-            _finite(event.loss),
-            _finite(event.grad_norm),
+            event.loss,
+            event.grad_norm,
             event.lr,
             event.tokens_per_second,
         )
@@ -114,7 +113,7 @@ class RunLog:
             "tokens_per_second = ? WHERE id = ?",
             event.step,
             event.total_steps,
-            _finite(event.loss),
+            event.loss,
             event.eta_seconds,
             event.tokens_per_second,
             attempt.job_id,
@@ -186,8 +185,3 @@ class RunLog:
         return self._db.query(
             "SELECT attempt, code, message FROM warnings WHERE job_id = ? ORDER BY attempt", job_id
         )
-
-
-def _finite(value: float) -> float | None:
-    """Return the value, or None (a gap in the chart) where it is no number."""
-    return value if math.isfinite(value) else None

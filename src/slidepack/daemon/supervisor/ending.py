@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slidepack.daemon.states import AttemptState, JobState
-from slidepack.engine.contract.errors import ErrorReport
+from slidepack.engine.contract.errors import ErrorReport, code_of_exit
 from slidepack.engine.contract.events import Failed, Finished, Yielded
 
 MAX_FRUITLESS_ATTEMPTS: Final = 3
@@ -48,39 +48,59 @@ def decide_ending(
     if wanted == "cancel":
         return Ending(attempt_state="cancelled", job_state="cancelled", reason="cancelled")
     if isinstance(event, Failed):
-        paused = event.error.code in _RESUMABLE_CODES and wanted != "cancel"
-        return Ending(
-            attempt_state="failed",
-            job_state="paused" if paused else "failed",
-            reason=event.error.line(),
-            error=event.error,
-        )
+        return _failed(event.error)
     if wanted == "pause":
         clean = isinstance(event, Yielded)
         return Ending(
-            attempt_state="paused" if clean else "interrupted",
+            attempt_state="paused",
             job_state="paused",
-            reason="paused" if clean else "paused; the worker had to be killed",
+            reason="paused" if clean else "paused; the worker ended without a last checkpoint",
         )
     if isinstance(event, Yielded):
         return Ending(
             attempt_state="yielded", job_state="queued", reason=f"gave way ({event.reason})"
         )
+    if wanted == "yield" and not _crashed(exit_code):
+        # Asked to leave before it could listen, or killed because it did not: it did not die.
+        return Ending(
+            attempt_state="yielded",
+            job_state="queued",
+            reason=f"gave way ({_how(exit_code)}); it goes on from its last checkpoint",
+        )
     return _died(exit_code, fruitless_attempts, last_log_line, oom_killed=oom_killed)
+
+
+def _failed(error: ErrorReport) -> Ending:
+    paused = error.code in _RESUMABLE_CODES
+    return Ending(
+        attempt_state="failed",
+        job_state="paused" if paused else "failed",
+        reason=error.line(),
+        error=error,
+    )
 
 
 def _died(
     exit_code: int | None, fruitless_attempts: int, last_log_line: str, *, oom_killed: bool
 ) -> Ending:
     how = _how(exit_code)
-    crashed = exit_code is not None and exit_code > 0
-    if not crashed and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
+    if not _crashed(exit_code) and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
         return Ending(
             attempt_state="interrupted",
             job_state="queued",
             reason=f"the worker died ({how}); it goes on from its last checkpoint",
         )
     evidence = f"{how}; its last words: {last_log_line or 'none'}"
+    if exit_code is not None and code_of_exit(exit_code) == "DISK-FULL":
+        # A full disk took no event either; the exit code still tells.
+        return _failed(
+            ErrorReport(
+                code="DISK-FULL",
+                what="The disk is full; the last checkpoint is kept.",
+                why=evidence,
+                fix="Free some space, then resume the job.",
+            )
+        )
     if oom_killed:
         error = ErrorReport(
             code="RAM-KILLED",
@@ -95,7 +115,12 @@ def _died(
             why=evidence,
             fix="Read its log with `slidepack jobs logs`.",
         )
-    return Ending(attempt_state="failed", job_state="failed", reason=error.line(), error=error)
+    return _failed(error)
+
+
+def _crashed(exit_code: int | None) -> bool:
+    """Return whether it ended by itself with an error, so that trying again would not help."""
+    return exit_code is not None and exit_code > 0
 
 
 def _how(exit_code: int | None) -> str:

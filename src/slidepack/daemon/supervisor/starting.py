@@ -56,19 +56,28 @@ class Starter:
                 return None
             return self._launch(job, spec, plan, now)
         except SlidepackError as error:
+            if error.report.code.startswith("DISK-"):
+                # The database cannot be written; the job waits, and the next tick tries again.
+                raise
             with self._db.transaction():
-                self._jobs.set_error(job.id, error.report)
-                self._jobs.move(job.id, "failed", error.report.line(), now)
+                # A user may have cancelled or paused it meanwhile.
+                if self._jobs.get(job.id).state == "queued":
+                    self._jobs.set_error(job.id, error.report)
+                    self._jobs.move(job.id, "failed", error.report.line(), now)
             return None
 
     def _check_model(self, spec: JobSpec) -> None:
         model = self._catalogue.model(spec.base.model_id)
-        if quick_stamp(Path(spec.base.path)) == model.stamp:
-            return
+        try:
+            if quick_stamp(Path(spec.base.path)) == model.stamp:
+                return
+            why = f"files in {spec.base.path} have another size or time"
+        except OSError as error:
+            why = f"{spec.base.path}: {error.strerror}"
         raise SlidepackError(
             "MODEL-CHANGED",
             f"The model {model.id} has changed since it was added.",
-            why=f"files in {spec.base.path} have another size or time",
+            why=why,
             fix="Add the model again with `slidepack models add`, then queue the job again.",
         )
 

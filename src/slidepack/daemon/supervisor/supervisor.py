@@ -79,9 +79,12 @@ class Supervisor:
 
         Their jobs go back to the queue; the next daemon goes on with them.
         """
-        self._stopping = True
-        for job in self._jobs.live():
-            self._jobs.want(job.id, job.wanted or "yield", now())
+        # A tick that is starting a worker ends first, so that this worker is asked too.
+        with self._tick_lock:
+            self._stopping = True
+            for job in self._jobs.live():
+                if job.wanted is None:
+                    self._jobs.want(job.id, "yield", now())
         while self._jobs.live_attempts():
             self.tick(now())
             time.sleep(0.05)
@@ -91,12 +94,11 @@ class Supervisor:
         # Whether it runs is asked first: what it wrote before it ended is then surely read.
         running = worker is not None and worker.is_running()
         self._ingest(attempt, now)
-        job = self._jobs.get(attempt.job_id)
         if running:
             assert worker is not None
-            self._obey(job, worker, now)
+            self._obey(self._jobs.get(attempt.job_id), worker, now)
         else:
-            self._settle(job, attempt, worker, now)
+            self._settle(attempt, worker, now)
 
     def _worker(self, attempt: AttemptRecord) -> WorkerProcess | None:
         if attempt.nonce not in self._workers:
@@ -109,11 +111,17 @@ class Supervisor:
 
     def _ingest(self, attempt: AttemptRecord, now: float) -> None:
         current = attempt
-        while events := ingest_events(current, self._runlog):
+        while self._ingest_slice(current, now):
             self._changes.bump()
+            current = self._jobs.attempts(attempt.job_id)[attempt.number - 1]
+
+    def _ingest_slice(self, attempt: AttemptRecord, now: float) -> bool:
+        # One transaction: a daemon that dies here has stored both the events and what they mean.
+        with self._db.transaction():
+            events = ingest_events(attempt, self._runlog)
             for event in events:
                 self._advance(attempt.job_id, event, now)
-            current = self._jobs.attempts(attempt.job_id)[attempt.number - 1]
+        return bool(events)
 
     def _advance(self, job_id: int, event: AnyEvent, now: float) -> None:
         """Move a live job along with what its worker reports."""
@@ -147,26 +155,26 @@ class Supervisor:
             )
             worker.kill()
 
-    def _settle(
-        self, job: JobRecord, attempt: AttemptRecord, worker: WorkerProcess | None, now: float
-    ) -> None:
+    def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
         kills = oom_kill_count()
-        ending = decide_ending(
-            self._runlog.ending(job.id, attempt.number),
-            exit_code=exit_code,
-            wanted=job.wanted,
-            fruitless_attempts=self._fruitless(job.id),
-            last_log_line=last_log_line(RunFolder(Path(attempt.folder)).log),
-            oom_killed=kills > self._oom_kills,
-        )
-        self._oom_kills = kills
         with self._db.transaction():
+            # Read in the same transaction, so that a cancel that comes now is not lost.
+            job = self._jobs.get(attempt.job_id)
+            ending = decide_ending(
+                self._runlog.ending(job.id, attempt.number),
+                exit_code=exit_code,
+                wanted=job.wanted,
+                fruitless_attempts=self._fruitless(job.id),
+                last_log_line=last_log_line(RunFolder(Path(attempt.folder)).log),
+                oom_killed=kills > self._oom_kills,
+            )
             self._jobs.end_attempt(attempt, ending.attempt_state, exit_code, now)
             if ending.error is not None:
                 self._jobs.set_error(job.id, ending.error)
             if job.state in LIVE:
                 self._jobs.move(job.id, ending.job_state, ending.reason, now)
+        self._oom_kills = kills
         self._workers.pop(attempt.nonce, None)
         self._changes.bump()
         logger.info("Job %d: %s (%s).", job.id, ending.job_state, ending.reason)

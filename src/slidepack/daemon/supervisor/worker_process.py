@@ -98,6 +98,13 @@ def start_worker(folder: RunFolder, nonce: str) -> WorkerProcess:
     return WorkerProcess(psutil.Process(child.pid), child)
 
 
+def _leads_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def find_worker(nonce: str) -> WorkerProcess | None:
     """Return the running process that carries the nonce, or None."""
     marker = f"{NONCE_VARIABLE}={nonce}\0".encode()
@@ -107,7 +114,8 @@ def find_worker(nonce: str) -> WorkerProcess | None:
         except OSError:
             # Another user's process, or one that just ended.
             continue
-        if marker in environment + b"\0":
+        # What a worker starts inherits its environment; only the worker leads a group.
+        if marker in environment + b"\0" and _leads_group(process.pid):
             found = WorkerProcess(process, None)
             if found.is_running():
                 return found

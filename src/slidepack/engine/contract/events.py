@@ -53,10 +53,10 @@ class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     step: int
     """Steps done, from 1."""
     total_steps: int
-    loss: float
-    """Mean over the supervised tokens of the step."""
-    grad_norm: float
-    """Global norm before clipping."""
+    loss: float | None
+    """Mean over the supervised tokens of the step; None where it is no number."""
+    grad_norm: float | None
+    """Global norm before clipping; None where it is no number."""
     lr: float
     tokens: int
     """Tokens processed in this step."""
@@ -70,7 +70,8 @@ class Evaluated(Event, frozen=True, kw_only=True, tag="eval"):
 
     step: int
     split: Literal["selection", "test"]
-    loss: float
+    loss: float | None
+    """None where it is no number."""
     rows: int
     supervised_tokens: int
 

@@ -8,13 +8,17 @@ from typing import BinaryIO, Final
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.reading import read_rows
-from slidepack.engine.data.recognise import convert, formats_of
+from slidepack.engine.data.recognise import RowConverter, formats_of, unread_fields
 from slidepack.engine.data.rows import FORMATS, Format, Reject, clip, encode_row, first_question
 
 _AMBIGUOUS_SHARE: Final = 0.01
 """Above this share of rows that fit a second format, the user is asked."""
 _SHOWN_REJECTS: Final = 20
+_SHOWN_FIELDS: Final = 50
+_COLLECTED_FIELDS: Final = 10_000
+"""A file whose rows have keys of their own (ids, say) must not fill the memory with them."""
 
 
 class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,13 +39,8 @@ class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What the first usable rows ask, clipped."""
     content_hash: str
     """sha256 of the normalised rows."""
-
-
-_KNOWN_FIELDS: Final[dict[Format, frozenset[str]]] = {
-    "chat": frozenset({"messages"}),
-    "alpaca": frozenset({"instruction", "input", "output", "system"}),
-    "completion": frozenset({"prompt", "completion"}),
-}
+    notes: tuple[str, ...] = ()
+    """What was done to the file and to its rows so that they could be read, in sentences."""
 
 
 def known_format(form: str | None) -> Format | None:
@@ -78,7 +77,8 @@ def detect_format(path: Path) -> Format:
             continue
         found = formats_of(raw.value)
         counts.update(found)
-        example = example or (f"line {raw.line} is {clip(raw.value)}" if not found else "")
+        if not found and not example:
+            example = f"line {raw.line} is {clip(raw.value)}"
     if not counts:
         raise SlidepackError(
             "DATA-FORMAT-UNKNOWN",
@@ -135,17 +135,19 @@ def _convert_all(
     first_rejects: list[Reject] = []
     questions: list[str] = []
     ignored: set[str] = set()
+    notes: list[str] = []
     usable = 0
-    for raw in read_rows(path):
-        row = raw if isinstance(raw, Reject) else convert(raw.line, raw.value, form)
+    converter = RowConverter(form)
+    for raw in read_rows(path, notes):
+        row = raw if isinstance(raw, Reject) else converter.convert(raw.line, raw.value)
         if isinstance(row, Reject):
             reasons[row.reason] += 1
             rejects_file.write(msgspec.json.encode(row) + b"\n")
             if len(first_rejects) < _SHOWN_REJECTS:
                 first_rejects.append(row)
             continue
-        if not isinstance(raw, Reject) and isinstance(raw.value, dict):
-            ignored.update(map(clip, raw.value.keys() - _KNOWN_FIELDS[form]))
+        if isinstance(raw, RawRow) and len(ignored) < _COLLECTED_FIELDS:
+            ignored |= unread_fields(raw.value, form)
         encoded = encode_row(row)
         digest.update(encoded)
         rows_file.write(encoded)
@@ -159,7 +161,8 @@ def _convert_all(
         rejected=sum(reasons.values()),
         reasons=dict(sorted(reasons.items())),
         first_rejects=tuple(first_rejects),
-        ignored_fields=tuple(sorted(ignored))[:50],
+        ignored_fields=tuple(sorted(ignored))[:_SHOWN_FIELDS],
         first_questions=tuple(questions),
         content_hash=digest.hexdigest(),
+        notes=(*notes, *converter.notes()),
     )

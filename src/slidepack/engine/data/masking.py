@@ -1,14 +1,20 @@
 """Rows to token ids with a loss mask: only what the assistant says, and its end, is learned.
 
-The text is tokenised in the pieces that generation sees: everything up to an answer, as it stands
-when the model starts to answer, then the answer. So a trained position always follows exactly the
-ids that it will follow in use, and masks never depend on the value of an id.
+A conversation is rendered as a whole, and cut where answers start and end. An answer's ids are
+those that follow the ids of the text before it, so that a trained position always follows exactly
+the ids that it will follow in use, and masks never depend on the value of an id.
+
+Control tokens in the data: programs that serve a model read `<|im_end|>` in a message as the
+control token that it spells, so such a message can end its own turn and forge the next one. A
+conversation that holds a token with which the template marks turns is therefore left out and
+reported. Prompt and completion are joined as they are: who writes control tokens there means them.
 """
 
 import msgspec
 
 from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, clip
-from slidepack.engine.data.tokenizer import ChatTokenizer, TemplateRejectedError
+from slidepack.engine.data.template import TemplateRejectedError
+from slidepack.engine.data.tokenizer import ChatTokenizer
 
 
 class EncodedRow(msgspec.Struct, frozen=True):
@@ -25,9 +31,23 @@ class EncodedRow(msgspec.Struct, frozen=True):
         return sum(self.supervised)
 
 
-class _Span(msgspec.Struct, frozen=True):
-    text: str
-    trained: bool
+class _UnfitError(Exception):
+    """The row and the model's template do not go together."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """Where an answer stands in the rendered conversation."""
+
+    start: int
+    end: int
+    """Behind its end token."""
+    end_token: int
+    """Where its end token starts."""
 
 
 def encode_row(row: Row, tokenizer: ChatTokenizer, max_seq_len: int) -> EncodedRow | Reject:
@@ -40,11 +60,11 @@ def encode_row(row: Row, tokenizer: ChatTokenizer, max_seq_len: int) -> EncodedR
         encoded = _encode_completion(row, tokenizer)
     else:
         try:
-            encoded = _encode_spans(row.line, _spans(row, tokenizer), tokenizer)
+            encoded = _encode_chat(row, tokenizer)
         except TemplateRejectedError as error:
             return Reject(line=row.line, reason="template-refused", detail=clip(error))
-        except _UnstableTemplateError as error:
-            return Reject(line=row.line, reason="template-unstable", detail=clip(error))
+        except _UnfitError as error:
+            return Reject(line=row.line, reason=error.reason, detail=error.detail)
     if len(encoded.ids) > max_seq_len:
         return Reject(
             line=row.line,
@@ -64,7 +84,7 @@ def encode_prompt(row: Row, tokenizer: ChatTokenizer) -> list[int]:
         SlidepackError: MODEL-NO-CHAT-TEMPLATE.
     """
     if isinstance(row, CompletionRow):
-        return tokenizer.encode(row.prompt, special=True)
+        return _encode_open(row.prompt, tokenizer)
     before = []
     for turn in row.messages:
         if turn.role == "assistant":
@@ -73,52 +93,82 @@ def encode_prompt(row: Row, tokenizer: ChatTokenizer) -> list[int]:
     return tokenizer.encode(tokenizer.render(tuple(before), prompt=True))
 
 
-class _UnstableTemplateError(Exception):
-    """The template renders the start of a conversation differently once it goes on."""
+def _encode_chat(row: ChatRow, tokenizer: ChatTokenizer) -> EncodedRow:
+    text = tokenizer.render(row.messages, prompt=False)
+    _check_turns(row, text, tokenizer)
+    ids: list[int] = []
+    supervised: list[bool] = []
+    # Each stretch starts at the end token of the answer before, which no token can straddle, so
+    # the ids of the stretches are the ids of the whole. That token itself is there already.
+    stretch, known = 0, 0
+    for answer in _find_answers(row, text, tokenizer):
+        before = tokenizer.encode(text[stretch : answer.start])[known:]
+        through = tokenizer.encode(text[stretch : answer.end])[known:]
+        following = through[len(before) :]
+        if through[: len(before)] != before:
+            # A token would straddle the start of the answer; in use the prompt ends there.
+            following = tokenizer.encode(text[answer.start : answer.end])
+        ids += [*before, *following]
+        supervised += [False] * len(before) + [True] * len(following)
+        stretch, known = answer.end_token, 1
+    # What follows the last answer is never predicted and never attended to, so it is left out.
+    return _encoded(row.line, ids, supervised)
 
 
-def _spans(row: ChatRow, tokenizer: ChatTokenizer) -> list[_Span]:
-    """Cut the rendered conversation at each trained answer, by rendering with and without it."""
-    full = tokenizer.render(row.messages, prompt=False)
-    spans: list[_Span] = []
-    position = 0
+def _check_turns(row: ChatRow, text: str, tokenizer: ChatTokenizer) -> None:
+    """Refuse turns that forge others, and turns that the template leaves out in silence."""
+    for index, turn in enumerate(row.messages, start=1):
+        for token in tokenizer.control_tokens:
+            if token in turn.content:
+                raise _UnfitError("control-token", f"turn {index} holds {clip(token)}")
+        # Templates may change what tools say (as JSON, say); the other roles' text stays.
+        if turn.role != "tool" and turn.content.strip() not in text:
+            raise _UnfitError(
+                "template-drops-text", f"turn {index} ({turn.role}) is not in the prompt as it is"
+            )
+
+
+def _find_answers(row: ChatRow, text: str, tokenizer: ChatTokenizer) -> list[_Answer]:
+    """Find each trained answer by rendering the conversation with and without it."""
+    answers = []
     for index, turn in enumerate(row.messages):
         if not turn.train:
             continue
         before = tokenizer.render(row.messages[:index], prompt=True)
         through = tokenizer.render(row.messages[: index + 1], prompt=False)
-        if not through.startswith(before) or not full.startswith(through):
-            raise _UnstableTemplateError(f"turn {index + 1} changes the text before it")
-        answer = through[len(before) :]
+        if not through.startswith(before) or not text.startswith(through):
+            raise _UnfitError("template-unstable", f"turn {index + 1} changes the text before it")
         # The newline that some templates put after the end token is never generated.
-        kept = answer[: answer.rfind(tokenizer.eos_token) + len(tokenizer.eos_token)]
-        answer = kept if tokenizer.eos_token in answer else answer.rstrip("\n")
-        spans.append(_Span(full[position : len(before)], False))
-        spans.append(_Span(answer, True))
-        position = len(before) + len(answer)
-    spans.append(_Span(full[position:], False))
-    return spans
+        token = tokenizer.last_special(through[len(before) :])
+        if token is None:
+            raise _UnfitError(
+                "template-no-end", "the template ends no answer, so its end would not be learned"
+            )
+        start, end = token
+        answers.append(_Answer(len(before), len(before) + end, len(before) + start))
+    return answers
 
 
-def _encode_spans(line: int, spans: list[_Span], tokenizer: ChatTokenizer) -> EncodedRow:
-    ids: list[int] = []
-    supervised: list[bool] = []
-    for span in spans:
-        piece = tokenizer.encode(span.text)
-        ids += piece
-        supervised += [span.trained] * len(piece)
-    # What follows the last trained token is never predicted and never attended to.
-    end = max((i for i, trained in enumerate(supervised) if trained), default=-1) + 1
-    return EncodedRow(line, tuple(ids[:end]), tuple(supervised[:end]))
+def _encode_open(text: str, tokenizer: ChatTokenizer) -> list[int]:
+    """Return the ids of a text that goes on: with the tokenizer's start tokens, without its end."""
+    ids = tokenizer.encode(text, special=True)
+    closed = ids[-1:] == [tokenizer.eos_id] and not text.endswith(tokenizer.eos_token)
+    return ids[:-1] if closed else ids
 
 
 def _encode_completion(row: CompletionRow, tokenizer: ChatTokenizer) -> EncodedRow:
-    prompt = tokenizer.encode(row.prompt, special=True)
-    if prompt and prompt[-1] == tokenizer.eos_id:
-        prompt = prompt[:-1]
-    answer = [*tokenizer.encode(row.completion), tokenizer.eos_id]
-    # The first token of a row has no left neighbour, so nothing predicts it.
+    prompt = _encode_open(row.prompt, tokenizer)
+    through = _encode_open(row.prompt + row.completion, tokenizer)
+    answer = through[len(prompt) :]
+    if through[: len(prompt)] != prompt:
+        # A token would straddle the start of the completion; in use the prompt ends there.
+        answer = tokenizer.encode(row.completion)
+    if answer[-1:] != [tokenizer.eos_id]:
+        answer = [*answer, tokenizer.eos_id]
     supervised = [False] * len(prompt) + [True] * len(answer)
-    if not prompt:
-        supervised[0] = False
-    return EncodedRow(row.line, tuple(prompt + answer), tuple(supervised))
+    return _encoded(row.line, prompt + answer, supervised)
+
+
+def _encoded(line: int, ids: list[int], supervised: list[bool]) -> EncodedRow:
+    # The first token of a row has no left neighbour, so nothing predicts it.
+    return EncodedRow(line, tuple(ids), (False, *supervised[1:]))

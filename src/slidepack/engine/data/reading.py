@@ -1,30 +1,44 @@
 """Reads JSON and JSON-lines files row by row, with line numbers, in bounded memory.
 
 Bytes first (byte-order marks, UTF-8), then shape (array, lines, one object). No value is
-interpreted here.
+interpreted here; numbers stay as they are written.
 """
 
 import codecs
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TextIO
-
-import msgspec
+from typing import Final, TextIO
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.rows import Reject, clip
+from slidepack.engine.data.json_array import (
+    CHUNK_CHARS,
+    JSON_SPACE,
+    MAX_VALUE_CHARS,
+    STRICT_DECODER,
+    RawRow,
+    not_json,
+    read_array,
+)
+from slidepack.engine.data.rows import Number, Reject, clip
 
-_CHUNK_CHARS: Final = 1 << 20
-_MAX_VALUE_CHARS: Final = 64 << 20
-"""Longest single row; a file whose first bracket never closes must not fill the memory."""
+_LINE_DECODER: Final = json.JSONDecoder(
+    parse_float=Number, parse_int=Number, parse_constant=Number, strict=False
+)
+"""Takes raw tabs and other control characters in strings: within a line they do no harm."""
 
-_BOMS: Final = (
+_SIGNATURES: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
+    # Without a mark: JSON starts with a bracket, and no UTF-8 text has a zero beside it.
+    (b"{\0", "utf-16-le"),
+    (b"[\0", "utf-16-le"),
+    (b"\0{", "utf-16-be"),
+    (b"\0[", "utf-16-be"),
 )
 _BINARY_MAGIC: Final = {
     b"PAR1": "a Parquet file",
@@ -36,47 +50,55 @@ _BINARY_MAGIC: Final = {
     b"\x89PNG": "a picture",
     b"%PDF": "a PDF",
 }
+_CONTAINERS: Final = ("data", "train", "rows", "conversations", "examples")
+"""Fields of a single object in which files keep their rows."""
 
 
-class RawRow(msgspec.Struct, frozen=True):
-    """One parsed value and the line on which it starts."""
-
-    line: int
-    value: Any
-
-
-def read_rows(path: Path) -> Iterator[RawRow | Reject]:
+def read_rows(path: Path, notes: list[str] | None = None) -> Iterator[RawRow | Reject]:
     """Yield the rows of a JSON or JSON-lines file in order; a bad JSON line becomes a `Reject`.
+
+    Args:
+        path: the file.
+        notes: gets a sentence for whatever the user should know about how the file was read.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-EMPTY, DATA-FORMAT-UNKNOWN, DATA-ENCODING or, for an
             array that breaks off or a file without any JSON, DATA-NOT-JSON.
     """
+    told = [] if notes is None else notes
     encoding = _sniff(path)
+    if encoding == "utf-8-sig":
+        told.append("The file starts with a byte-order mark, which was skipped.")
+    elif encoding != "utf-8":
+        told.append(f"The file is {encoding[:6].upper()} and was read as such.")
     try:
         with path.open(encoding=encoding, newline=None) as file:
             first = _first_character(file)
             file.seek(0)
             if first == "":
-                raise _empty(path)
-            yield from _read_array(file, path) if first == "[" else _read_lines(file, path)
+                raise _empty(path, "holds no text")
+            rows: Iterator[RawRow | Reject] = (
+                read_array(file, path) if first == "[" else _unwrap(_read_lines(file, path), told)
+            )
+            found_any = False
+            for row in rows:
+                found_any = True
+                yield row
+            if not found_any:
+                raise _empty(path, "holds no row")
     except UnicodeDecodeError as error:
         raise _encoding_error(path, error) from error
 
 
 def _sniff(path: Path) -> str:
+    """Return the encoding; refuse what is no readable text file."""
     try:
+        if path.exists() and not path.is_file():
+            raise _not_found(f"{path} is not a file")
         with path.open("rb") as file:
-            head = file.read(4096)
+            head = file.read(16)
     except OSError as error:
-        raise SlidepackError(
-            "DATA-NOT-FOUND",
-            "The data file cannot be opened.",
-            why=f"{path}: {error.strerror}",
-            fix="Check the path.",
-        ) from error
-    if not head.strip():
-        raise _empty(path)
+        raise _not_found(f"{path}: {error.strerror}") from error
     for magic, name in _BINARY_MAGIC.items():
         if head.startswith(magic):
             raise SlidepackError(
@@ -85,12 +107,12 @@ def _sniff(path: Path) -> str:
                 why=f"{path.name} starts with {head[:4]!r}",
                 fix="Save the rows as JSON lines: one JSON object a line.",
             )
-    return next((encoding for bom, encoding in _BOMS if head.startswith(bom)), "utf-8")
+    return next((name for start, name in _SIGNATURES if head.startswith(start)), "utf-8")
 
 
 def _first_character(file: TextIO) -> str:
-    while chunk := file.read(_CHUNK_CHARS):
-        if stripped := chunk.lstrip():
+    while chunk := file.read(CHUNK_CHARS):
+        if stripped := chunk.lstrip(JSON_SPACE):
             return stripped[0]
     return ""
 
@@ -98,113 +120,144 @@ def _first_character(file: TextIO) -> str:
 def _read_lines(file: TextIO, path: Path) -> Iterator[RawRow | Reject]:
     parsed_any = False
     first_error = ""
-    for number, line in enumerate(file, start=1):
+    for number, line in _numbered_lines(file):
+        if line is None:
+            detail = f"longer than {MAX_VALUE_CHARS >> 20} Mi characters"
+            first_error = first_error or f"line {number}: {detail}"
+            yield Reject(line=number, reason="too-big", detail=detail)
+            continue
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value: object = _LINE_DECODER.decode(line)
         except json.JSONDecodeError as error:
-            detail = f"{error.msg} at column {error.colno}: {clip(line)}"
-            first_error = first_error or f"line {number}: {detail}"
-            whole = None if parsed_any else _whole_object(path, file)
-            if whole is not None:
-                yield RawRow(1, whole)
-                return
+            near = clip(line[max(0, error.pos - 20) : error.pos + 60])
+            detail = f"{error.msg} at column {error.colno}, near {near}"
+            if not parsed_any and not first_error:
+                # Nothing was read so far: perhaps the file is one object over many lines.
+                whole = _whole_object(path, file.encoding)
+                if isinstance(whole, RawRow):
+                    yield whole
+                    return
+                # Whichever reading got further has found the user's mistake.
+                first_error = whole or f"line {number}: {detail}"
             yield Reject(line=number, reason="not-json", detail=detail)
             continue
         except RecursionError:
-            yield Reject(line=number, reason="not-json", detail="nested too deeply")
+            detail = "nested too deeply"
+            first_error = first_error or f"line {number}: {detail}"
+            yield Reject(line=number, reason="not-json", detail=detail)
             continue
         parsed_any = True
         yield RawRow(number, value)
-    if not parsed_any:
-        raise _not_json(path, first_error)
+    if first_error and not parsed_any:
+        raise not_json(path, first_error)
 
 
-def _whole_object(path: Path, file: TextIO) -> object | None:
-    """Return the value of a file that is one pretty-printed object, or None where it is not."""
-    if path.stat().st_size > _MAX_VALUE_CHARS:
-        return None
-    try:
-        with path.open(encoding=file.encoding, newline=None) as again:
-            value: object = json.load(again)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    return value
-
-
-def _read_array(file: TextIO, path: Path) -> Iterator[RawRow]:
-    decoder = json.JSONDecoder()
-    buffer = file.read(_CHUNK_CHARS).lstrip("\ufeff")
-    line = 1
-    skipped = buffer[: buffer.index("[") + 1]
-    line += skipped.count("\n")
-    buffer = buffer[len(skipped) :]
-    expects_value = True
-    while True:
-        stripped = buffer.lstrip()
-        line += buffer[: len(buffer) - len(stripped)].count("\n")
-        buffer = stripped
-        if not buffer:
-            buffer = file.read(_CHUNK_CHARS)
-            if not buffer:
-                raise _not_json(path, f"the array that starts the file never ends (line {line})")
-        elif buffer[0] == "]":
-            return
-        elif buffer[0] == "," and not expects_value:
-            buffer = buffer[1:]
-            expects_value = True
-        elif not expects_value:
-            raise _not_json(path, f"line {line}: a comma is missing before {clip(buffer)}")
+def _numbered_lines(file: TextIO) -> Iterator[tuple[int, str | None]]:
+    """Yield the lines from 1 on; None stands for one that is too long to hold."""
+    number = 0
+    while line := file.readline(MAX_VALUE_CHARS):
+        number += 1
+        if len(line) == MAX_VALUE_CHARS and not line.endswith("\n"):
+            while (rest := file.readline(CHUNK_CHARS)) and not rest.endswith("\n"):
+                pass
+            yield number, None
         else:
-            value, length, buffer = _next_value(decoder, buffer, file, path, line)
-            yield RawRow(line, value)
-            line += buffer[:length].count("\n")
-            buffer = buffer[length:]
-            expects_value = False
+            # A mark in the middle stands where files were joined.
+            yield number, line.removeprefix("\ufeff")
 
 
-def _next_value(
-    decoder: json.JSONDecoder, buffer: str, file: TextIO, path: Path, line: int
-) -> tuple[object, int, str]:
-    """Return the value at the start of `buffer`, its length, and the buffer, grown as needed."""
-    want = _CHUNK_CHARS
-    while True:
-        try:
-            value, length = decoder.raw_decode(buffer)
-            # A number at the very end of the buffer may go on in the next chunk.
-            if length < len(buffer) or not (more := file.read(want)):
-                return value, length, buffer
-            buffer += more
-        except json.JSONDecodeError as error:
-            more = file.read(want)
-            if not more or len(buffer) > _MAX_VALUE_CHARS:
-                where = line + error.lineno - 1
-                near = clip(buffer[max(0, error.pos - 20) : error.pos + 40])
-                raise _not_json(
-                    path, f"line {where}, column {error.colno}: {error.msg} near {near}"
-                ) from error
-            buffer += more
-            want *= 2
-        except RecursionError as error:
-            raise _not_json(path, f"line {line}: a value is nested too deeply") from error
+def _whole_object(path: Path, encoding: str) -> RawRow | str:
+    """Return the value of a file that is one object over many lines.
+
+    Where it is not, return the place of the error if that lies beyond the first line, else "".
+    """
+    if path.stat().st_size > MAX_VALUE_CHARS:
+        return ""
+    with path.open(encoding=encoding, newline=None) as again:
+        text = again.read().removeprefix("\ufeff")
+    try:
+        return RawRow(1, STRICT_DECODER.decode(text))
+    except json.JSONDecodeError as error:
+        start = len(text) - len(text.lstrip())
+        if "\n" not in text[start : error.pos]:
+            return ""
+        near = clip(text[max(0, error.pos - 20) : error.pos + 40])
+        return f"line {error.lineno}, column {error.colno}: {error.msg} near {near}"
+    except RecursionError:
+        return ""
 
 
-def _empty(path: Path) -> SlidepackError:
-    return SlidepackError(
-        "DATA-EMPTY",
-        "The file is empty.",
-        why=f"{path.name} holds no text",
-        fix="Choose a file with at least one row.",
+def _unwrap(rows: Iterator[RawRow | Reject], notes: list[str]) -> Iterator[RawRow | Reject]:
+    """Pass the rows on; where the file is one object that holds all rows, yield those."""
+    first = next(rows, None)
+    if first is None:
+        return
+    second = next(rows, None)
+    if second is None and isinstance(first, RawRow) and isinstance(first.value, dict):
+        yield from _unwrap_object(first, first.value, notes)
+        return
+    yield first
+    if second is not None:
+        yield second
+    yield from rows
+
+
+def _unwrap_object(
+    row: RawRow, value: dict[str, object], notes: list[str]
+) -> Iterator[RawRow | Reject]:
+    fields = [name for name in _CONTAINERS if _holds_rows(value.get(name))]
+    columns = [column for column in value.values() if isinstance(column, list)]
+    if len(fields) == 1:
+        items = value[fields[0]]
+        assert isinstance(items, list)
+        notes.append(f"The rows stand in the field {fields[0]}; line numbers count them from 1.")
+        for number, item in enumerate(items, start=1):
+            yield RawRow(number, item)
+    elif (
+        len(columns) == len(value) > 0
+        and len({len(column) for column in columns}) == 1
+        and not any(map(_is_conversation, columns))
+    ):
+        notes.append("The file is a table by columns; line numbers count its rows from 1.")
+        for number, cells in enumerate(zip(*columns, strict=True), start=1):
+            yield RawRow(number, dict(zip(value, cells, strict=True)))
+    else:
+        yield row
+
+
+def _holds_rows(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) for item in value)
+        and not _is_conversation(value)
     )
 
 
-def _not_json(path: Path, why: str) -> SlidepackError:
+def _is_conversation(value: object) -> bool:
+    """Return whether a list holds the turns of one conversation, and not rows."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], dict)
+        and not value[0].keys().isdisjoint(("role", "from"))
+    )
+
+
+def _not_found(why: str) -> SlidepackError:
     return SlidepackError(
-        "DATA-NOT-JSON",
-        "The file is not JSON.",
-        why=f"{path.name}: {why}",
-        fix="Save the rows as JSON lines (one object a line) or as one JSON array.",
+        "DATA-NOT-FOUND", "The data file cannot be opened.", why=why, fix="Check the path."
+    )
+
+
+def _empty(path: Path, why: str) -> SlidepackError:
+    return SlidepackError(
+        "DATA-EMPTY",
+        "The file is empty.",
+        why=f"{path.name} {why}",
+        fix="Choose a file with at least one row.",
     )
 
 
@@ -221,14 +274,18 @@ def _encoding_error(path: Path, error: UnicodeDecodeError) -> SlidepackError:
 def _first_bad_byte(path: Path, encoding: str) -> tuple[int, int]:
     """Return (offset, line) of the first undecodable byte; the text layer knows only its chunk."""
     decoder = codecs.getincrementaldecoder(encoding)()
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
     offset, line = 0, 1
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_CHARS):
+        while True:
+            chunk = file.read(CHUNK_CHARS)
             pending = len(decoder.getstate()[0])
             try:
-                line += decoder.decode(chunk).count("\n")
+                text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
-                good = error.object[: error.start]
-                return offset - pending + error.start, line + good.count(b"\n")
+                text = error.object[: error.start].decode(encoding)
+                line += newlines.decode(text, final=True).count("\n")
+                return offset - pending + error.start, line
+            line += newlines.decode(text).count("\n")
             offset += len(chunk)
-    return offset, line
+            assert chunk, "the text layer has found a bad byte"

@@ -1,15 +1,17 @@
 """Recognises the format of a row, and converts it to the canonical form.
 
-One converter a format; a new format is a new entry of `_CONVERTERS` and `_FIELDS`.
+One method a format; a new format is a new branch of `RowConverter._convert` and entries of the
+two tables of fields. What is mended on the way is counted, so that the user is told.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections import Counter
+from typing import Any, Final, Literal
 
 from slidepack.engine.data.rows import (
     ChatRow,
     CompletionRow,
     Format,
+    Number,
     Reject,
     Role,
     Row,
@@ -33,6 +35,21 @@ _FIELDS: Final[dict[Format, frozenset[str]]] = {
 }
 
 
+_KNOWN_FIELDS: Final[dict[Format, frozenset[str]]] = {
+    "chat": frozenset({"messages"}),
+    "alpaca": frozenset({"instruction", "input", "output", "system"}),
+    "completion": frozenset({"prompt", "completion"}),
+}
+_TURN_FIELDS: Final = frozenset({"role", "content", "weight", "train"})
+
+_Repair = Literal["number", "nul", "surrogate"]
+_REPAIRS: Final[dict[_Repair, str]] = {
+    "number": "a number was taken as text",
+    "nul": "NUL characters were taken out",
+    "surrogate": "broken characters were replaced by U+FFFD",
+}
+
+
 class _RejectedError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -47,14 +64,126 @@ def formats_of(value: object) -> tuple[Format, ...]:
     return tuple(name for name, fields in _FIELDS.items() if fields <= value.keys())
 
 
-def convert(line: int, value: object, form: Format) -> Row | Reject:
-    """Convert one parsed value read as `form`; a row that cannot be used becomes a `Reject`."""
-    if not isinstance(value, dict):
-        return Reject(line=line, reason="not-an-object", detail=clip(value))
-    try:
-        return _CONVERTERS[form](line, value)
-    except _RejectedError as rejected:
-        return Reject(line=line, reason=rejected.reason, detail=rejected.detail)
+class RowConverter:
+    """Converts the rows of one file, read as one format, and counts what it mends."""
+
+    def __init__(self, form: Format) -> None:
+        """Start with nothing mended."""
+        self._form = form
+        self._mended: set[_Repair] = set()
+        self._rows_mended: Counter[_Repair] = Counter()
+        self._first_lines: dict[_Repair, int] = {}
+
+    def convert(self, line: int, value: object) -> Row | Reject:
+        """Convert one parsed value; a row that cannot be used becomes a `Reject`."""
+        if not isinstance(value, dict):
+            return Reject(line=line, reason="not-an-object", detail=clip(value))
+        self._mended.clear()
+        try:
+            row = self._convert(line, value)
+        except _RejectedError as rejected:
+            return Reject(line=line, reason=rejected.reason, detail=rejected.detail)
+        for repair in self._mended:
+            self._rows_mended[repair] += 1
+            self._first_lines.setdefault(repair, line)
+        return row
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each kind of repair that usable rows needed."""
+        return [
+            f"In {self._rows_mended[repair]} rows {what}; the first is line "
+            f"{self._first_lines[repair]}."
+            for repair, what in _REPAIRS.items()
+            if repair in self._first_lines
+        ]
+
+    def _convert(self, line: int, value: dict[str, Any]) -> Row:
+        match self._form:
+            case "chat":
+                return self._convert_chat(line, value)
+            case "alpaca":
+                return self._convert_alpaca(line, value)
+            case "completion":
+                prompt = self._string(value, "prompt")
+                return CompletionRow(line, prompt, self._answer(value, "completion"))
+
+    def _convert_chat(self, line: int, value: dict[str, Any]) -> ChatRow:
+        messages = value.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise _RejectedError("no-messages", f"messages is {clip(messages)}")
+        turns = tuple(self._turn(index, message) for index, message in enumerate(messages, start=1))
+        if not any(turn.role == "assistant" for turn in turns):
+            raise _RejectedError("no-answer", "no assistant turn")
+        for index, turn in enumerate(turns, start=1):
+            if turn.train and is_blank(turn.content):
+                raise _RejectedError("empty-answer", f"turn {index}: the assistant says nothing")
+        if not any(turn.train for turn in turns):
+            raise _RejectedError("no-answer", "every assistant turn has weight 0")
+        return ChatRow(line, turns)
+
+    def _turn(self, index: int, message: object) -> Turn:
+        if not isinstance(message, dict):
+            raise _RejectedError("bad-message", f"turn {index} is {clip(message)}")
+        name = message.get("role")
+        role = _ROLES.get(name) if isinstance(name, str) else None
+        if role is None:
+            raise _RejectedError("unknown-role", f"turn {index} has role {clip(name)}")
+        if message.get("tool_calls"):
+            raise _RejectedError("tool-calls", f"turn {index} calls tools, which are not read yet")
+        content = self._text(_joined_parts(message.get("content")))
+        if content is None:
+            raise _RejectedError(
+                "bad-content", f"turn {index} has content {clip(message.get('content'))}"
+            )
+        trained = _is_trained(index, message)
+        return Turn(role, content, role == "assistant" and trained)
+
+    def _convert_alpaca(self, line: int, value: dict[str, Any]) -> ChatRow:
+        parts = [self._string(value, "instruction")]
+        if value.get("input") is not None:
+            parts.append(self._string(value, "input"))
+        question = "\n\n".join(part for part in parts if not is_blank(part))
+        if not question:
+            raise _RejectedError("no-question", "instruction is empty")
+        answer = self._answer(value, "output")
+        turns = [Turn("user", question, False), Turn("assistant", answer)]
+        if value.get("system") is not None:
+            system = self._string(value, "system")
+            if not is_blank(system):
+                turns.insert(0, Turn("system", system, False))
+        return ChatRow(line, tuple(turns))
+
+    def _answer(self, value: dict[str, Any], field: str) -> str:
+        if value.get(field) is None:
+            raise _RejectedError("no-answer", f"{field} is missing or null")
+        text = self._string(value, field)
+        if is_blank(text):
+            raise _RejectedError("empty-answer", f"{field} is empty")
+        return text
+
+    def _string(self, value: dict[str, Any], field: str) -> str:
+        content = self._text(value.get(field))
+        if content is None:
+            raise _RejectedError("not-text", f"{field} is {clip(value.get(field))}")
+        return content
+
+    def _text(self, content: object) -> str | None:
+        """Return a text; numbers are taken as they are written, for answers of arithmetic."""
+        if isinstance(content, str):
+            return self._mend(content)
+        # NaN and Infinity are no numbers of JSON, but what other programs write for "nothing".
+        if isinstance(content, Number) and content.text[-1].isdigit():
+            self._mended.add("number")
+            return content.text
+        return None
+
+    def _mend(self, text: str) -> str:
+        mended = mend_text(text)
+        if len(mended) != len(text):
+            self._mended.add("nul")
+        if "\ufffd" in mended and mended.count("\ufffd") != text.count("\ufffd"):
+            self._mended.add("surrogate")
+        return mended
 
 
 def is_blank(text: str) -> bool:
@@ -62,95 +191,36 @@ def is_blank(text: str) -> bool:
     return not text.translate(_INVISIBLE).strip()
 
 
-def _convert_chat(line: int, value: dict[str, Any]) -> ChatRow:
-    messages = value.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise _RejectedError("no-messages", f"messages is {clip(messages)}")
-    turns = tuple(_turn(index, message) for index, message in enumerate(messages, start=1))
-    if not any(turn.role == "assistant" for turn in turns):
-        raise _RejectedError("no-answer", "no assistant turn")
-    for index, turn in enumerate(turns, start=1):
-        if turn.role == "assistant" and turn.train and is_blank(turn.content):
-            raise _RejectedError("empty-answer", f"turn {index}: the assistant says nothing")
-    if not any(turn.role == "assistant" and turn.train for turn in turns):
-        raise _RejectedError("no-answer", "every assistant turn has weight 0")
-    return ChatRow(line, turns)
+def unread_fields(value: dict[str, Any], form: Format) -> set[str]:
+    """Return the names of a row's fields that no prompt sees, clipped."""
+    names = set(map(clip, value.keys() - _KNOWN_FIELDS[form]))
+    if form == "chat":
+        for message in value["messages"]:
+            names.update(f"messages[].{clip(name)}" for name in message.keys() - _TURN_FIELDS)
+    return names
 
 
-def _turn(index: int, message: object) -> Turn:
-    if not isinstance(message, dict):
-        raise _RejectedError("bad-message", f"turn {index} is {clip(message)}")
-    role = _ROLES.get(str(message.get("role")))
-    if role is None:
-        raise _RejectedError("unknown-role", f"turn {index} has role {clip(message.get('role'))}")
-    if message.get("tool_calls"):
-        raise _RejectedError("tool-calls", f"turn {index} calls tools, which are not read yet")
-    content = _text_parts(message.get("content"))
-    if content is None:
-        raise _RejectedError(
-            "bad-content", f"turn {index} has content {clip(message.get('content'))}"
-        )
-    weight = message.get("weight", 1)
-    train = message.get("train", True)
-    if weight not in (0, 1) or not isinstance(train, bool):
-        raise _RejectedError("bad-weight", f"turn {index} has weight {weight}, train {train}")
-    return Turn(role, content, role == "assistant" and train and weight == 1)
+def _joined_parts(content: object) -> object:
+    """Return the text of a list of text parts; any other content is passed on as it is."""
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            return None
+        if not isinstance(part.get("text"), str):
+            return None
+        texts.append(part["text"])
+    return "".join(texts)
 
 
-def _text_parts(content: object) -> str | None:
-    """Return the text of a message: a string, or a list of text parts joined."""
-    if isinstance(content, str):
-        return mend_text(content)
-    if isinstance(content, list):
-        texts = [
-            part.get("text")
-            for part in content
-            if isinstance(part, dict) and part.get("type") == "text"
-        ]
-        if len(texts) == len(content) and all(isinstance(text, str) for text in texts):
-            return mend_text("".join(map(str, texts)))
-    return None
-
-
-def _convert_alpaca(line: int, value: dict[str, Any]) -> ChatRow:
-    instruction = _string(value, "instruction")
-    extra = _string(value, "input") if value.get("input") not in (None, "") else ""
-    if is_blank(instruction) and is_blank(extra):
-        raise _RejectedError("no-question", "instruction is empty")
-    answer = _answer(value, "output")
-    question = f"{instruction}\n\n{extra}" if extra else instruction
-    turns = [Turn("user", question, False), Turn("assistant", answer)]
-    system = value.get("system")
-    if isinstance(system, str) and not is_blank(system):
-        turns.insert(0, Turn("system", system, False))
-    return ChatRow(line, tuple(turns))
-
-
-def _convert_completion(line: int, value: dict[str, Any]) -> CompletionRow:
-    return CompletionRow(line, _string(value, "prompt"), _answer(value, "completion"))
-
-
-def _answer(value: dict[str, Any], field: str) -> str:
-    if value.get(field) is None:
-        raise _RejectedError("no-answer", f"{field} is missing or null")
-    text = _string(value, field)
-    if is_blank(text):
-        raise _RejectedError("empty-answer", f"{field} is empty")
-    return text
-
-
-def _string(value: dict[str, Any], field: str) -> str:
-    """Return a text field; numbers are taken as they are written, for answers of arithmetic."""
-    content = value.get(field)
-    if isinstance(content, str):
-        return mend_text(content)
-    if isinstance(content, int | float) and not isinstance(content, bool):
-        return str(content)
-    raise _RejectedError("not-text", f"{field} is {clip(content)}")
-
-
-_CONVERTERS: Final[dict[Format, Callable[[int, dict[str, Any]], Row]]] = {
-    "chat": _convert_chat,
-    "alpaca": _convert_alpaca,
-    "completion": _convert_completion,
-}
+def _is_trained(index: int, message: dict[str, Any]) -> bool:
+    """Return whether the turn's own marks let the loss see it; null stands for no mark."""
+    weight = message.get("weight")
+    train = message.get("train")
+    if isinstance(weight, Number):
+        weight = {0.0: False, 1.0: True}.get(float(weight.text), weight)
+    for name, mark in (("weight", weight), ("train", train)):
+        if mark is not None and not isinstance(mark, bool):
+            raise _RejectedError("bad-weight", f"turn {index} has {name} {clip(mark)}")
+    return weight is not False and train is not False

@@ -1,13 +1,30 @@
 """The canonical row: what every accepted format is normalised to, one JSON object a line."""
 
+import re
+import reprlib
 from typing import Final, Literal
 
 import msgspec
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 Role = Literal["system", "user", "assistant", "tool"]
 Format = Literal["chat", "alpaca", "completion"]
 
 FORMATS: Final[tuple[Format, ...]] = ("chat", "alpaca", "completion")
+
+
+class Number(msgspec.Struct, frozen=True):
+    """A number of a data file, kept as it is written, however long: `1.50` stays `1.50`."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        """Return the number itself, for messages."""
+        return self.text
 
 
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,13 +94,18 @@ def first_question(row: Row) -> str:
 
 
 def mend_text(text: str) -> str:
-    """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD."""
+    """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD; drop NUL."""
     if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text.replace("\0", "")
+    return _SURROGATE.sub("\ufffd", text).replace("\0", "")
 
 
 def clip(value: object, limit: int = 80) -> str:
-    """Return a short, one-line form of a value for messages."""
-    text = mend_text(" ".join(str(value).split()))
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    """Return a short, one-line form of a value for messages, safe to print on a terminal."""
+    # A row may be huge or nested to the limit of recursion; only its start is looked at.
+    text = _SHORT.repr(value) if isinstance(value, dict | list) else str(value)
+    words = " ".join(text[: 8 * limit].split())
+    clean = _SURROGATE.sub("\ufffd", words.translate(_CONTROLS))
+    if len(clean) <= limit and len(text) <= 8 * limit:
+        return clean
+    return f"{clean[: limit - 1]}…"

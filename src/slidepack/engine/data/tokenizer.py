@@ -1,22 +1,16 @@
 """The model's tokenizer and chat template, from a Hugging Face folder, without torch."""
 
-import json
-from datetime import UTC, datetime
+import re
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import jinja2
-import jinja2.ext
-import jinja2.sandbox
 import msgspec
 from tokenizers import Tokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import Turn
-
-
-class TemplateRejectedError(Exception):
-    """The chat template refused a conversation; the message is the template's own."""
+from slidepack.engine.data.template import parse_template, render_template
 
 
 class ChatTokenizer:
@@ -28,14 +22,30 @@ class ChatTokenizer:
         *,
         eos_token: str,
         template: jinja2.Template | None,
+        template_source: str,
         special_tokens: dict[str, str],
     ) -> None:
         """Wrap a loaded tokenizer; use `load_tokenizer` to read one from a folder."""
+        # Files saved by a training script may carry its cut-off, which would shorten rows unseen.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._template = template
         self._special_tokens = special_tokens
         self.eos_token = eos_token
         self.eos_id: int = self._require_id(eos_token)
+        added = tokenizer.get_added_tokens_decoder().values()
+        special = {token.content for token in added if token.special} | {eos_token}
+        alternatives = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+        self._ending = re.compile(rf"({alternatives})\s*\Z")
+        self.control_tokens = tuple(
+            sorted(
+                token
+                for token in special
+                if token in template_source or token in special_tokens.values()
+            )
+        )
+        """The special tokens with which the template marks turns, and the model's own."""
 
     @property
     def has_template(self) -> bool:
@@ -44,8 +54,8 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+        """One more than the highest id, added tokens included."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Return the ids of `text`.
@@ -59,6 +69,11 @@ class ChatTokenizer:
     def decode(self, ids: list[int]) -> str:
         """Return the text of `ids`, special tokens left out."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def last_special(self, text: str) -> tuple[int, int] | None:
+        """Return start and end of the special token with which `text` ends, white space apart."""
+        found = self._ending.search(text)
+        return None if found is None else found.span(1)
 
     def render(self, messages: tuple[Turn, ...], *, prompt: bool) -> str:
         """Render a conversation through the chat template.
@@ -79,12 +94,9 @@ class ChatTokenizer:
                 fix="Choose an instruction-tuned model, or rows with `prompt` and `completion`.",
             )
         turns = [{"role": turn.role, "content": turn.content} for turn in messages]
-        try:
-            return self._template.render(
-                messages=turns, add_generation_prompt=prompt, **self._special_tokens
-            )
-        except jinja2.TemplateError as error:
-            raise TemplateRejectedError(str(error)) from error
+        # Templates ask whether tools and documents are none, and an undefined name is not none.
+        values = {"messages": turns, "add_generation_prompt": prompt, "tools": None}
+        return render_template(self._template, self._special_tokens | values | {"documents": None})
 
     def _require_id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)
@@ -109,7 +121,7 @@ def load_tokenizer(folder: Path) -> ChatTokenizer:
     """
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:
+    except Exception as error:  # the library raises nothing narrower, missing files included
         raise _broken(folder, f"tokenizer.json: {error}") from error
     config = _read_object(folder / "tokenizer_config.json")
     special = {
@@ -117,48 +129,37 @@ def load_tokenizer(folder: Path) -> ChatTokenizer:
     }
     if "eos_token" not in special:
         raise _broken(folder, "tokenizer_config.json names no eos_token")
+    source = _template_source(folder, config)
     return ChatTokenizer(
         tokenizer,
         eos_token=special["eos_token"],
-        template=_load_template(folder, config),
+        template=_parse_template(source, folder) if source else None,
+        template_source=source,
         special_tokens=special,
     )
 
 
-def _load_template(folder: Path, config: dict[str, Any]) -> jinja2.Template | None:
+def _template_source(folder: Path, config: dict[str, Any]) -> str:
+    """Return the text of the chat template, or "" where the model has none."""
     source: object = config.get("chat_template")
     own_file = folder / "chat_template.jinja"
     if own_file.exists():
-        source = own_file.read_text(encoding="utf-8")
+        try:
+            source = own_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _broken(folder, f"{own_file.name}: {error}") from error
     if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source}
-        source = named.get("default")
-    if not isinstance(source, str) or not source:
-        return None
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[jinja2.ext.loopcontrols],
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.filters["tojson"] = _to_json
+        # Several named templates, for tools or retrieval beside plain talk.
+        named = (entry for entry in source if isinstance(entry, dict))
+        source = next((e.get("template") for e in named if e.get("name") == "default"), None)
+    return source if isinstance(source, str) else ""
+
+
+def _parse_template(source: str, folder: Path) -> jinja2.Template:
     try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
+        return parse_template(source)
+    except (jinja2.TemplateError, RecursionError) as error:
         raise _broken(folder, f"the chat template does not parse: {error}") from error
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now(UTC).astimezone().strftime(form)
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _token_text(value: object) -> str | None:
@@ -171,7 +172,7 @@ def _token_text(value: object) -> str | None:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise _broken(path.parent, f"{path.name}: {error}") from error
     if not isinstance(value, dict):
         raise _broken(path.parent, f"{path.name} is not an object")

@@ -265,17 +265,23 @@ def open_device(plan: RunPlan) -> torch.device:
     device = torch.device(plan.device)
     if device.type != "cuda":
         return device
+    if not torch.cuda.is_available():
+        raise _unusable(plan.device, f"torch {torch.__version__} sees no GPU")
     try:
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise SlidepackError(
-            "GPU-UNUSABLE",
-            f"The plan's device {plan.device} cannot be used.",
-            why=" ".join(str(error).split())[:300],
-            fix="Run `slidepack doctor`.",
-        ) from error
+    except RuntimeError as error:
+        raise _unusable(plan.device, " ".join(str(error).split())[:300]) from error
     return device
+
+
+def _unusable(device: str, why: str) -> SlidepackError:
+    return SlidepackError(
+        "GPU-UNUSABLE",
+        f"The plan's device {device} cannot be used.",
+        why=why,
+        fix="Run `slidepack doctor`.",
+    )
 
 
 def _device_name(device: torch.device) -> str:

@@ -139,7 +139,7 @@ class Trainer:
                 at=self._events.now(),
                 step=step,
                 split="selection",
-                loss=loss.mean,
+                loss=_finite(loss.mean),
                 rows=len(rows),
                 supervised_tokens=loss.tokens,
             )
@@ -157,7 +157,7 @@ class Trainer:
                 at=self._events.now(),
                 step=self.step,
                 split="test",
-                loss=loss.mean,
+                loss=_finite(loss.mean),
                 rows=len(self._data.test),
                 supervised_tokens=loss.tokens,
             )
@@ -207,8 +207,8 @@ class Trainer:
                 at=self._events.now(),
                 step=self.step,
                 total_steps=self.total_steps,
-                loss=loss.mean,
-                grad_norm=norm,
+                loss=_finite(loss.mean),
+                grad_norm=_finite(norm),
                 lr=lr,
                 tokens=tokens,
                 supervised_tokens=loss.tokens,
@@ -293,3 +293,8 @@ class Trainer:
         if every:
             return self.step % every == 0
         return time.monotonic() - self._last_checkpoint_time >= CHECKPOINT_SECONDS
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None where it is no number: JSON has no word for those."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,64 @@
+# Every target makes its own environment where there is none: a venv and pip, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Where torch comes from, for a build that is not the package index's own: the address that
+# PyTorch's install page shows for the CPU or for ROCm.
+TORCH_INDEX ?=
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve doctor check test test-full test-gpu fix browser clean
+
+help: ## Show the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/.runtime ## Train a small model on a small dataset, from nothing to an adapter
+	$(BIN)/slidepack demo
+
+serve: $(VENV)/.runtime ## Run the daemon: page, API and queue
+	$(BIN)/slidepack serve
+
+doctor: $(VENV)/.runtime ## Look at the hardware and the software
+	$(BIN)/slidepack doctor
+
+check: $(VENV)/.dev ## Lint, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src tests
+	$(BIN)/lint-imports
+
+test: check browser ## All checks and all tests but the long fault suites
+	$(BIN)/pytest -m "not full and not gpu"
+
+test-full: $(VENV)/.dev browser ## The long fault suites
+	$(BIN)/pytest -m full
+
+test-gpu: $(VENV)/.dev ## The tests that need a GPU
+	$(BIN)/pytest -m gpu
+
+fix: $(VENV)/.dev ## Format, and mend what the linter can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The browser tests drive the system's Chromium; where it cannot be installed they skip, and say so.
+browser:
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; \
+	else echo "No Chromium: install it (apt install chromium) to run the browser tests."; fi
+
+clean: ## Remove the environment and what was built
+	rm -rf $(VENV) node_modules build dist src/slidepack/web/static/vendor artifacts
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml constraints.txt hatch_build.py package-lock.json | $(VENV)/bin/python
+	$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) torch)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP) --editable '.[dev]'
+	@touch $@

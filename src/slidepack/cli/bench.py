@@ -1,0 +1,51 @@
+"""`slidepack bench`: timings, in a process of their own that may load torch."""
+
+import json
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from slidepack.cli.output import print_json, print_table
+from slidepack.engine.contract.errors import SlidepackError
+
+app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Timings of the engine on this machine."""
+
+
+@app.command("lora")
+def lora(
+    shape: Annotated[str, typer.Option(help="smollm2-135m or llama-1b.")] = "smollm2-135m",
+    batch: Annotated[int, typer.Option(min=1, help="Rows in a step.")] = 8,
+    seq: Annotated[int, typer.Option(min=2, help="Tokens in a row.")] = 128,
+    rank: Annotated[int, typer.Option(min=1, help="LoRA rank.")] = 8,
+    steps: Annotated[int, typer.Option(min=1, help="Steps timed, after three to warm up.")] = 20,
+    device: Annotated[str, typer.Option(help="cpu or cuda:N; empty takes the GPU.")] = "",
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time LoRA steps of one lane with random weights."""
+    options = {"shape": shape, "batch": batch, "seq": seq, "rank": rank, "steps": steps}
+    if device:
+        options["device"] = device
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "slidepack.engine.bench", "lora", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise SlidepackError(
+            "RUN-CRASHED", "The benchmark did not run.", why=last, fix="Run `slidepack doctor`."
+        )
+    result = json.loads(done.stdout.splitlines()[-1])
+    if json_output:
+        print_json(result)
+    else:
+        print_table(("", ""), result.items())

@@ -1,0 +1,139 @@
+"""Timings of the engine with random weights: `python -m slidepack.engine.bench`."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from typing import Any, Final
+
+import torch
+
+from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.contract.plan import ActivationPolicy
+from slidepack.engine.data.masking import EncodedRow
+from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.optimizer import optimizer_step
+from slidepack.engine.model.batch import pack_rows
+from slidepack.engine.model.loading import random_decoder
+from slidepack.engine.shape import ModelShape, RopeShape
+from slidepack.engine.sliding.driver import Driver
+from slidepack.kernels import choose_attention
+
+_LLAMA3_ROPE: Final = RopeShape(
+    kind="llama3", theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0
+)
+
+SHAPES: Final[dict[str, ModelShape]] = {
+    "smollm2-135m": ModelShape(
+        architecture="LlamaForCausalLM",
+        num_layers=30,
+        hidden=576,
+        ffn=1536,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        vocab=49152,
+        max_positions=8192,
+        rms_eps=1e-5,
+        rope=RopeShape(kind="default", theta=100000.0),
+        tied_head=True,
+    ),
+    "llama-1b": ModelShape(
+        architecture="LlamaForCausalLM",
+        num_layers=16,
+        hidden=2048,
+        ffn=8192,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        vocab=128256,
+        max_positions=131072,
+        rms_eps=1e-5,
+        rope=_LLAMA3_ROPE,
+        tied_head=True,
+    ),
+}
+
+
+def bench_lora(
+    shape_name: str, *, batch: int, seq: int, rank: int, steps: int, device: str
+) -> dict[str, Any]:
+    """Time LoRA steps, all linears, activations kept, on random rows of equal length.
+
+    Returns:
+        The settings and the median: seconds a step, tokens a second, peak device bytes.
+    """
+    shape = SHAPES[shape_name]
+    place = torch.device(device)
+    on_gpu = place.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    decoder = random_decoder(shape, place, dtype, seed=0)
+    arena = LoraArena(shape, LoraMethod(rank=rank), place)
+    arena.initialise(0)
+    policies: tuple[ActivationPolicy, ...] = tuple("keep" for _ in range(shape.num_layers))
+    choice = choose_attention(place, dtype)
+    driver = Driver(decoder, arena, choice, policies)
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        EncodedRow(
+            line,
+            tuple(torch.randint(0, shape.vocab, (seq,), generator=generator).tolist()),
+            (True,) * seq,
+        )
+        for line in range(batch)
+    ]
+    batches = [pack_rows(rows, shape, place, dtype)]
+    seconds = []
+    for step in range(steps + 3):
+        begun = time.perf_counter()
+        driver.train_step(batches, (0, step))
+        optimizer_step(arena, OptimSpec(), step, steps + 3)
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    median = statistics.median(seconds[3:])
+    return {
+        "shape": shape_name,
+        "device": torch.cuda.get_device_name(place) if on_gpu else "cpu",
+        "precision": str(dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "attention": choice.path,
+        "batch": batch,
+        "seq": seq,
+        "rank": rank,
+        "steps": steps,
+        "median_step_seconds": median,
+        "tokens_per_second": batch * seq / median,
+        "peak_device_bytes": torch.cuda.max_memory_allocated(place) if on_gpu else 0,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Run one benchmark and print one JSON object."""
+    parser = argparse.ArgumentParser(prog="slidepack bench")
+    commands = parser.add_subparsers(required=True)
+    lora = commands.add_parser("lora", help="LoRA steps of one lane")
+    lora.add_argument("--shape", choices=sorted(SHAPES), default="smollm2-135m")
+    lora.add_argument("--batch", type=int, default=8)
+    lora.add_argument("--seq", type=int, default=128)
+    lora.add_argument("--rank", type=int, default=8)
+    lora.add_argument("--steps", type=int, default=20)
+    default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    lora.add_argument("--device", default=default_device)
+    options = parser.parse_args(arguments)
+    result = bench_lora(
+        options.shape,
+        batch=options.batch,
+        seq=options.seq,
+        rank=options.rank,
+        steps=options.steps,
+        device=options.device,
+    )
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+import torch
+from support.judges import tiny_llama
+from support.packing import random_rows
+
+from slidepack.engine.contract.job import LoraMethod
+from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.model.generate import generate_greedy
+from slidepack.engine.model.loading import load_decoder
+from slidepack.kernels import choose_attention
+
+CPU = torch.device("cpu")
+CHOICE = choose_attention(CPU, torch.float32)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_greedy_answers_equal_transformers(tmp_path: Path, kv_heads: int) -> None:
+    judge = tiny_llama(tmp_path, kv_heads=kv_heads, tied=False)
+    decoder = load_decoder(tmp_path, CPU, torch.float32)
+    prompts = [row.ids for row in random_rows((5, 1, 19), decoder.shape.vocab)]
+    ours = generate_greedy(
+        decoder, None, CHOICE, prompts, max_new_tokens=24, stop_ids=frozenset({1})
+    )
+    for prompt, answer in zip(prompts, ours, strict=True):
+        ids = torch.tensor([prompt])
+        generated = judge.generate(  # type: ignore[attr-defined]  # transformers' mixin
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24
+        )
+        theirs = generated[0, len(prompt) :].tolist()
+        assert answer == (theirs[: theirs.index(1)] if 1 in theirs else theirs)
+
+
+def test_an_answer_ends_at_a_stop_id_and_the_others_go_on(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, kv_heads=2, tied=True)
+    decoder = load_decoder(tmp_path, CPU, torch.float32)
+    prompts = [row.ids for row in random_rows((6, 8), decoder.shape.vocab)]
+    free = generate_greedy(decoder, None, CHOICE, prompts, max_new_tokens=12, stop_ids=frozenset())
+    stop = free[0][4]
+    cut = generate_greedy(
+        decoder, None, CHOICE, prompts, max_new_tokens=12, stop_ids=frozenset({stop})
+    )
+    for answer, whole in zip(cut, free, strict=True):
+        assert answer == (whole[: whole.index(stop)] if stop in whole else whole)
+
+
+def test_the_adapter_changes_the_answer(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, kv_heads=2, tied=True)
+    decoder = load_decoder(tmp_path, CPU, torch.float32)
+    arena = LoraArena(decoder.shape, LoraMethod(rank=4), CPU)
+    arena.initialise(0)
+    prompts = [row.ids for row in random_rows((6,), decoder.shape.vocab)]
+
+    def answer(lane: LoraArena | None) -> list[list[int]]:
+        return generate_greedy(
+            decoder, lane, CHOICE, prompts, max_new_tokens=8, stop_ids=frozenset()
+        )
+
+    assert answer(arena) == answer(None), "B is zero, so the lane changes nothing yet"
+    with torch.no_grad():
+        arena.params.normal_(0.0, 1.0, generator=torch.Generator().manual_seed(0))
+    assert answer(arena) != answer(None)

@@ -1,0 +1,112 @@
+"""Queues jobs on a tiny model at a real daemon, and reads what became of them."""
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from support.daemons import DaemonProcess
+from support.tiny import chat_rows, write_jsonl
+from support.waiting import wait_until
+
+SETTINGS: dict[str, Any] = {
+    "rank": 4,
+    "alpha": 8,
+    "dropout": 0.1,
+    "lr": 1e-3,
+    "batch_size": 4,
+    "max_seq_len": 128,
+    "steps": 60,
+    "eval_every_steps": 20,
+    "checkpoint_every_steps": 7,
+    "sample_prompts": ["Name stone number 3"],
+    "seed": 5,
+}
+
+
+@dataclass
+class Farm:
+    """A daemon with a model and a dataset, ready for jobs."""
+
+    daemon: DaemonProcess
+    model: str
+    dataset: int
+
+    def queue(self, **changes: Any) -> int:
+        """Queue a job and return its id."""
+        request = SETTINGS | {"model": self.model, "dataset": self.dataset} | changes
+        return int(self.daemon.api("POST", "/jobs", json=request)["id"])
+
+    def act(self, job_id: int, action: str) -> Any:
+        """Cancel, pause, resume or retry a job."""
+        return self.daemon.api("POST", f"/jobs/{job_id}/{action}")
+
+    def reach(self, job_id: int, step: int) -> Any:
+        """Wait until a job has done a number of steps and return its record."""
+
+        def reached() -> Any:
+            job = self.daemon.job(job_id)
+            assert job["ended_at"] is None, job
+            return job if job["step"] >= step else None
+
+        return wait_until(reached, seconds=90, what=f"job {job_id} is at step {step}")
+
+    def finish(self, job_id: int) -> Any:
+        """Wait until a job is completed and return its record."""
+        job = self.daemon.wait_for(job_id, "completed", "failed", "cancelled")
+        assert job["state"] == "completed", (job, self.daemon.worker_log(job_id))
+        return job
+
+    def worker(self, job_id: int) -> psutil.Process:
+        """Wait for the job's worker and return its process."""
+
+        def found() -> psutil.Process | None:
+            attempts = self.daemon.attempts(job_id)
+            pid = attempts[-1]["pid"] if attempts and attempts[-1]["state"] == "live" else None
+            return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
+
+        process = wait_until(found, what=f"job {job_id} has a worker")
+        assert process is not None
+        return process
+
+    def chart(self, job_id: int) -> Any:
+        """Return the job's series."""
+        return self.daemon.api("GET", f"/jobs/{job_id}/chart")
+
+    def detail(self, job_id: int) -> Any:
+        """Return everything about the job."""
+        return self.daemon.api("GET", f"/jobs/{job_id}")
+
+    def outcome(self, job_id: int) -> dict[str, object]:
+        """Return everything of a result that must not depend on what happened on the way."""
+        job = self.daemon.job(job_id)
+        adapter = Path(job["result"]) / "adapter"
+        summary = json.loads((Path(job["result"]) / "summary.json").read_text())
+        chart = self.chart(job_id)
+        return {
+            "losses": [(r["step"], r["loss"], r["grad_norm"], r["lr"]) for r in chart["progress"]],
+            "evaluations": chart["evaluations"],
+            "samples": self.detail(job_id)["samples"],
+            "summary": {k: summary[k] for k in ("steps", "tokens", "eval_loss_after")},
+            "files": {path.name: path.read_bytes() for path in sorted(adapter.iterdir())},
+        }
+
+    def states(self, job_id: int) -> list[str]:
+        """Return the states that the job went through."""
+        return [row["to_state"] for row in self.detail(job_id)["transitions"]]
+
+
+def make_farm(daemon: DaemonProcess, model: Path, folder: Path, rows: int = 40) -> Farm:
+    """Add a model and a dataset to a daemon."""
+    data = write_jsonl(folder / "data.jsonl", chat_rows(rows))
+    return Farm(daemon, daemon.add_model(model), daemon.upload(data))
+
+
+def kill(process: psutil.Process) -> None:
+    """Kill a worker's whole group, as the kernel or a user would, and wait until it is gone."""
+    os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
