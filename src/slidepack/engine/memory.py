@@ -105,6 +105,8 @@ def plan_run(spec: JobSpec, shape: ModelShape, machine: Machine) -> RunPlan:
     if fixed + needed > budget:
         raise _too_small(on_cpu, fixed + needed, free)
     host = fixed + needed if on_cpu else _HOST_PROCESS_BYTES + shape.total_params * width_bytes // 8
+    if not on_cpu and host > int(machine.ram_available_bytes * _HEADROOM):
+        raise _too_small(True, host, machine.ram_available_bytes)
     on_device: tuple[Residency, ...] = tuple("device" for _ in range(shape.num_layers))
     return RunPlan(
         device=machine.device,

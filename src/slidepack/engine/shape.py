@@ -3,6 +3,7 @@
 Torch-free, so that the daemon can say what a model needs without loading it.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,6 +13,8 @@ from slidepack.engine.contract.errors import SlidepackError
 
 SUPPORTED_ARCHITECTURES: Final = ("LlamaForCausalLM",)
 
+_MOST_LAYERS: Final = 10_000
+_LARGEST_SIZE: Final = (1 << 31) - 1
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -163,22 +166,22 @@ def shape_from_config(config: dict[str, Any], folder: Path) -> ModelShape:
             raise _unsupported(folder, f"{flag} is set")
     if config.get("quantization_config"):
         raise _unsupported(folder, "its weights are quantised (quantization_config)")
-    if config.get("hidden_act", "silu") != "silu":
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise _unsupported(folder, f"its activation is {config['hidden_act']}, not silu")
     try:
         heads = _size(config, "num_attention_heads")
         hidden = _size(config, "hidden_size")
         shape = ModelShape(
             architecture=architecture,
-            num_layers=_size(config, "num_hidden_layers", _MOST_LAYERS),
+            num_layers=_size(config, "num_hidden_layers", most=_MOST_LAYERS),
             hidden=hidden,
             ffn=_size(config, "intermediate_size"),
             num_heads=heads,
-            num_kv_heads=_size(config | {"num_key_value_heads": kv_heads}, "num_key_value_heads"),
-            head_dim=_size({"head_dim": config.get("head_dim") or hidden // heads}, "head_dim"),
+            num_kv_heads=_size(config, "num_key_value_heads", default=heads),
+            head_dim=_size(config, "head_dim", default=hidden // heads),
             vocab=_size(config, "vocab_size"),
-            max_positions=_size({"max_position_embeddings": 2048} | config, "max_position_embeddings"),
-            rms_eps=_positive(config, "rms_norm_eps", 1e-6),
+            max_positions=_size(config, "max_position_embeddings", default=2048),
+            rms_eps=_positive(config, "rms_norm_eps", default=1e-6),
             rope=_rope(config, folder),
             tied_head=_flag(config, "tie_word_embeddings"),
         )
@@ -186,6 +189,38 @@ def shape_from_config(config: dict[str, Any], folder: Path) -> ModelShape:
         raise _not_a_model(folder, f"config.json: {error}") from error
     _check_sizes(shape, folder)
     return shape
+
+
+class _GarbledError(Exception):
+    """A field of the config is missing or holds what it cannot."""
+
+
+def _size(
+    config: dict[str, Any], name: str, *, default: int | None = None, most: int = _LARGEST_SIZE
+) -> int:
+    value = default if config.get(name) is None else config[name]
+    if value is None:
+        raise _GarbledError(f"{name} is missing")
+    # bool is an int to Python.
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise _GarbledError(f"{name} is {value!r}, not a whole number from 1 to {most}")
+    return value
+
+
+def _positive(config: dict[str, Any], name: str, *, default: float | None = None) -> float:
+    value = default if config.get(name) is None else config[name]
+    if value is None:
+        raise _GarbledError(f"{name} is missing")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise _GarbledError(f"{name} is {value!r}, not a number above 0")
+    return float(value)
+
+
+def _flag(config: dict[str, Any], name: str) -> bool:
+    value = config.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _GarbledError(f"{name} is {value!r}, not true or false")
+    return bool(value)
 
 
 def _architecture(config: dict[str, Any], folder: Path) -> str:
@@ -200,8 +235,11 @@ def _architecture(config: dict[str, Any], folder: Path) -> str:
 
 def _rope(config: dict[str, Any], folder: Path) -> RopeShape:
     # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta` beside `rope_scaling`.
-    scaling: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise _GarbledError(f"the rotary scaling is {scaling!r}, not an object")
+    theta = _positive(config, "rope_theta", default=10000.0)
+    theta = _positive(scaling, "rope_theta", default=theta)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return RopeShape(kind="default", theta=theta)
@@ -209,18 +247,15 @@ def _rope(config: dict[str, Any], folder: Path) -> RopeShape:
         return RopeShape(
             kind="llama3",
             theta=theta,
-            factor=float(scaling["factor"]),
-            low_freq_factor=float(scaling["low_freq_factor"]),
-            high_freq_factor=float(scaling["high_freq_factor"]),
-            original_max_position=int(scaling["original_max_position_embeddings"]),
+            factor=_positive(scaling, "factor"),
+            low_freq_factor=_positive(scaling, "low_freq_factor"),
+            high_freq_factor=_positive(scaling, "high_freq_factor"),
+            original_max_position=_size(scaling, "original_max_position_embeddings"),
         )
     raise _unsupported(folder, f"its rotary scaling is {kind}; default and llama3 are known")
 
 
 def _check_sizes(shape: ModelShape, folder: Path) -> None:
-    sizes = (shape.num_layers, shape.hidden, shape.ffn, shape.num_heads, shape.num_kv_heads)
-    if min(*sizes, shape.head_dim, shape.vocab) < 1:
-        raise _not_a_model(folder, "config.json has a size below 1")
     if shape.num_heads % shape.num_kv_heads:
         raise _not_a_model(
             folder, f"{shape.num_heads} heads do not divide among {shape.num_kv_heads} KV heads"

@@ -5,13 +5,16 @@ Shapes: `T` packed tokens, `N` query heads, `K` key/value heads, `H` head size.
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 __all__ = ["AttentionChoice", "Segments", "attention", "choose_attention"]
+
+_FLASH_HEAD_MULTIPLE: Final = 8
+_FLASH_MAX_HEAD: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +40,8 @@ class Segments:
         return max(end - start for start, end in itertools.pairwise(self.bounds))
 
 
-def choose_attention(device: torch.device, dtype: torch.dtype) -> AttentionChoice:
-    """Choose the path for a device and dtype."""
+def choose_attention(device: torch.device, dtype: torch.dtype, head_size: int) -> AttentionChoice:
+    """Choose the path for a device, a dtype and a head size."""
     if device.type != "cuda":
         return AttentionChoice(path="segments", reason="a CPU has no variable-length kernel")
     if dtype not in (torch.bfloat16, torch.float16):
@@ -49,6 +52,12 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> AttentionChoic
     if major < 8:
         return AttentionChoice(
             path="segments", reason=f"flash attention needs capability 8.0, not {major}.{minor}"
+        )
+    if head_size % _FLASH_HEAD_MULTIPLE or head_size > _FLASH_MAX_HEAD:
+        return AttentionChoice(
+            path="segments",
+            reason=f"flash attention takes heads of a multiple of {_FLASH_HEAD_MULTIPLE} "
+            f"up to {_FLASH_MAX_HEAD}, not {head_size}",
         )
     return AttentionChoice(path="varlen", reason="torch's variable-length flash attention")
 

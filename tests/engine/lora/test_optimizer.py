@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ SHAPE = ModelShape(
     rope=RopeShape(kind="default", theta=10000.0),
     tied_head=True,
 )
-SCHEDULES = {
+SCHEDULES: dict[str, Any] = {
     "cosine": get_cosine_schedule_with_warmup,
     "linear": get_linear_schedule_with_warmup,
 }

@@ -29,7 +29,7 @@ def _peft_model(folder: Path, arena: LoraArena, dtype: torch.dtype) -> Any:
     if dtype == torch.float64:
         widen_norms(model)
     method = arena.method
-    wrapped = peft.get_peft_model(
+    wrapped: Any = peft.get_peft_model(
         model,
         peft.LoraConfig(
             r=method.rank,
@@ -72,7 +72,7 @@ def _train_both(
     decoder = load_decoder(folder, CPU, dtype)
     arena = LoraArena(decoder.shape, method, CPU, dtype)
     arena.initialise(seed=5)
-    driver = Driver(decoder, arena, choose_attention(CPU, dtype), ("recompute", "keep", "keep"))
+    driver = Driver(decoder, arena, choose_attention(CPU, dtype, 12), ("recompute", "keep", "keep"))
     model = _peft_model(folder, arena, dtype)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

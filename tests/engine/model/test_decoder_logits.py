@@ -24,7 +24,7 @@ def test_logits_equal_transformers_on_random_llamas(
     judge = tiny_llama(tmp_path, kv_heads=kv_heads, tied=tied)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((7, 1, 23, 64), decoder.shape.vocab)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float32), ("keep",) * 3)
+    driver = Driver(decoder, None, choose_attention(CPU, torch.float32, 12), ("keep",) * 3)
     (batch,) = packed(decoder, rows)
     ours = driver.logits(batch)
     for row, (start, end) in zip(rows, itertools.pairwise(batch.segments.bounds), strict=True):
@@ -58,7 +58,7 @@ def test_llama3_rope_scaling_equals_transformers(tmp_path: Path, factor: float) 
     judge.save_pretrained(tmp_path)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((300,), 97)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float32), ("keep",) * 2)
+    driver = Driver(decoder, None, choose_attention(CPU, torch.float32, 12), ("keep",) * 2)
     ours = driver.logits(packed(decoder, rows)[0])
     theirs = judge(torch.tensor([rows[0].ids])).logits[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
@@ -80,8 +80,8 @@ def test_logits_equal_transformers_on_the_demo_model(smollm2_folder: Path) -> No
     driver = Driver(
         decoder,
         None,
-        choose_attention(CPU, torch.float32),
-        ("keep",) * decoder.shape.num_layers,
+        choose_attention(CPU, torch.float32, decoder.shape.head_dim),
+        tuple("keep" for _ in range(decoder.shape.num_layers)),
     )
     (batch,) = packed(decoder, rows)
     ours = driver.logits(batch)

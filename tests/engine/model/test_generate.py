@@ -12,7 +12,7 @@ from slidepack.engine.model.loading import load_decoder
 from slidepack.kernels import choose_attention
 
 CPU = torch.device("cpu")
-CHOICE = choose_attention(CPU, torch.float32)
+CHOICE = choose_attention(CPU, torch.float32, 12)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 4])
@@ -25,7 +25,7 @@ def test_greedy_answers_equal_transformers(tmp_path: Path, kv_heads: int) -> Non
     )
     for prompt, answer in zip(prompts, ours, strict=True):
         ids = torch.tensor([prompt])
-        generated = judge.generate(  # type: ignore[attr-defined]  # transformers' mixin
+        generated = judge.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24
         )
         theirs = generated[0, len(prompt) :].tolist()

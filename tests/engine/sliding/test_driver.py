@@ -36,7 +36,9 @@ def _gradient(
     with torch.no_grad():
         # B is zero at the start, which would hide every gradient of A.
         arena.params.add_(0.05)
-    driver = Driver(decoder, arena, choose_attention(CPU, decoder.dtype), policies)
+    driver = Driver(
+        decoder, arena, choose_attention(CPU, decoder.dtype, decoder.shape.head_dim), policies
+    )
     rows = random_rows(LENGTHS, decoder.shape.vocab)
     loss = driver.train_step(packed(decoder, rows, max_tokens), (7, 0))
     return loss, arena.grads
@@ -48,7 +50,7 @@ def test_recompute_equals_keep_bit_for_bit(folder: Path, dropout: float, max_tok
     decoder = load_decoder(folder, CPU, torch.float32)
     kept_loss, kept = _gradient(decoder, ("keep",) * 3, max_tokens=max_tokens, dropout=dropout)
     for policies in (("recompute",) * 3, ("keep", "recompute", "keep")):
-        loss, gradient = _gradient(decoder, policies, max_tokens=max_tokens, dropout=dropout)  # type: ignore[arg-type]  # literals
+        loss, gradient = _gradient(decoder, policies, max_tokens=max_tokens, dropout=dropout)
         assert loss == kept_loss
         assert torch.equal(gradient, kept)
     assert float(kept.abs().sum()) > 0
@@ -70,7 +72,7 @@ def test_gradient_equals_finite_differences(folder: Path) -> None:
     arena.initialise(3)
     with torch.no_grad():
         arena.params.add_(0.05)
-    driver = Driver(decoder, arena, choose_attention(CPU, torch.float64), ("recompute",) * 3)
+    driver = Driver(decoder, arena, choose_attention(CPU, torch.float64, 12), ("recompute",) * 3)
     batches = packed(decoder, random_rows((9, 14), decoder.shape.vocab))
     driver.train_step(batches, (0, 0))
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +91,7 @@ def test_gradient_equals_finite_differences(folder: Path) -> None:
 
 def test_rows_of_a_pack_do_not_see_each_other(folder: Path) -> None:
     decoder = load_decoder(folder, CPU, torch.float64)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float64), ("keep",) * 3)
+    driver = Driver(decoder, None, choose_attention(CPU, torch.float64, 12), ("keep",) * 3)
     rows = random_rows(LENGTHS, decoder.shape.vocab)
     (together,) = packed(decoder, rows)
     logits = driver.logits(together)
@@ -105,14 +107,14 @@ def test_evaluation_uses_no_dropout_and_is_repeatable(folder: Path) -> None:
     arena.initialise(3)
     with torch.no_grad():
         arena.params.add_(0.05)
-    driver = Driver(decoder, arena, choose_attention(CPU, torch.float32), ("keep",) * 3)
+    driver = Driver(decoder, arena, choose_attention(CPU, torch.float32, 12), ("keep",) * 3)
     batches = packed(decoder, random_rows(LENGTHS, decoder.shape.vocab))
     assert driver.evaluate(batches) == driver.evaluate(batches)
 
 
 def test_unknown_policies_are_refused(folder: Path) -> None:
     decoder = load_decoder(folder, CPU, torch.float32)
-    choice = choose_attention(CPU, torch.float32)
+    choice = choose_attention(CPU, torch.float32, 12)
     with pytest.raises(ValueError, match="2 activation policies for 3 layers"):
         Driver(decoder, None, choice, ("keep",) * 2)
     with pytest.raises(ValueError, match="offload"):

@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import peft
 import pytest
@@ -40,7 +41,7 @@ from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.sliding.driver import Driver
 from slidepack.kernels import choose_attention
 
-Curve = list[tuple[int, float, float, float]]
+Curve = list[tuple[int, float | None, float | None, float]]
 
 
 def _curve(folder: RunFolder) -> Curve:
@@ -51,7 +52,7 @@ def _curve(folder: RunFolder) -> Curve:
     ]
 
 
-def _held_out(folder: RunFolder) -> dict[int, float]:
+def _held_out(folder: RunFolder) -> dict[int, float | None]:
     return {event.step: event.loss for event in events_of(folder) if isinstance(event, Evaluated)}
 
 
@@ -94,14 +95,19 @@ def test_peft_loads_the_result_and_gives_the_workers_logits(base: Path, whole: R
     spec = whole.read_spec()
     assert isinstance(spec.method, LoraMethod)
     model_folder = Path(spec.base.path)
-    judge = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    judge = peft.PeftModel.from_pretrained(judge, whole.result / "adapter").eval()
+    model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    judge: Any = peft.PeftModel.from_pretrained(model, whole.result / "adapter").eval()
     decoder = load_decoder(model_folder, torch.device("cpu"), torch.float32)
     arena = LoraArena(decoder.shape, spec.method, torch.device("cpu"))
     state = load_file(whole.list_checkpoints()[0] / "lane.safetensors")
     with torch.no_grad():
         arena.params.copy_(state["params"])
-    driver = Driver(decoder, arena, choose_attention(decoder.device, decoder.dtype), ("keep",) * 3)
+    driver = Driver(
+        decoder,
+        arena,
+        choose_attention(decoder.device, decoder.dtype, decoder.shape.head_dim),
+        ("keep",) * 3,
+    )
     rows = random_rows((21,), decoder.shape.vocab)
     ours = driver.logits(packed(decoder, rows)[0])
     with torch.no_grad():

@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+_CONTROLS: Final = dict.fromkeys({*range(32), *range(127, 160)} - set(map(ord, "\t\n\r")), "?")
+
 EXIT_YIELDED: Final = 75
 """A worker that checkpointed because it was asked to leave (sysexits' EX_TEMPFAIL)."""
 
@@ -21,6 +23,8 @@ class ErrorClass(msgspec.Struct, frozen=True):
 
 
 CATALOGUE: Final[dict[str, ErrorClass]] = {
+    # One exit code says one thing. The refusals of a data file share 10: a script that feeds files
+    # asks whether the file is good, and the text says what is wrong with it.
     "DATA-REFUSED": ErrorClass(10, 422),
     "DATA-EMPTY": ErrorClass(10, 422),
     "DATA-NOT-JSON": ErrorClass(10, 422),
@@ -100,7 +104,9 @@ class SlidepackError(Exception):
             KeyError: `code` is not in `CATALOGUE`; that is a bug of ours.
         """
         self.error_class = CATALOGUE[code]
-        self.report = ErrorReport(code=code, what=what, why=why, fix=fix)
+        self.report = ErrorReport(
+            code=code, what=_sayable(what), why=_sayable(why), fix=_sayable(fix)
+        )
         super().__init__(self.report.line())
 
     @classmethod
@@ -117,6 +123,11 @@ class SlidepackError(Exception):
     def http_status(self) -> int:
         """The HTTP status of this error."""
         return self.error_class.http_status
+
+
+def _sayable(text: str) -> str:
+    """Return the text with what no terminal and no JSON takes, e.g. of odd file names, as `?`."""
+    return text.translate(_CONTROLS).encode("utf-8", "replace").decode("utf-8")
 
 
 def code_of_exit(exit_code: int) -> str | None:

@@ -1,10 +1,14 @@
 """The job specification: what a user asks for, frozen when the job is queued."""
 
+import math
 from typing import Final, Literal
 
 import msgspec
 
 SPEC_VERSION: Final = 1
+_MOST_EPOCHS: Final = 100_000
+_MOST_STEPS: Final = 99_999_999
+"""Checkpoints are named by steps of eight digits."""
 
 LORA_TARGETS: Final = (
     "q_proj",
@@ -73,6 +77,10 @@ class LoraMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="lora"
         _require(self.alpha >= 1, f"alpha is {self.alpha}; use 1 or more")
         _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; use 0 to below 1")
         _require(bool(self.targets), "targets is empty; name at least one linear")
+        _require(
+            len(set(self.targets)) == len(self.targets),
+            f"targets {list(self.targets)} names a linear twice",
+        )
         unknown = sorted(set(self.targets) - set(LORA_TARGETS))
         _require(not unknown, f"targets {unknown} are unknown; choose among {list(LORA_TARGETS)}")
 
@@ -110,9 +118,11 @@ class OptimSpec(Frozen, frozen=True, kw_only=True):
         for name in ("beta1", "beta2"):
             value = getattr(self, name)
             _require(0.0 <= value < 1.0, f"{name} is {value}; use 0 to below 1")
-        _require(self.eps > 0.0, f"eps is {self.eps}; use above 0")
-        _require(self.weight_decay >= 0.0, f"weight_decay is {self.weight_decay}; use 0 or more")
-        _require(self.clip_norm >= 0.0, f"clip_norm is {self.clip_norm}; use 0 or more")
+        # TOML can say inf and nan.
+        _require(0.0 < self.eps < math.inf, f"eps is {self.eps}; use above 0")
+        for name in ("weight_decay", "clip_norm"):
+            value = getattr(self, name)
+            _require(0.0 <= value < math.inf, f"{name} is {value}; use 0 or more")
 
 
 class EvalSpec(Frozen, frozen=True, kw_only=True):
@@ -170,9 +180,18 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
         _require(self.version == SPEC_VERSION, f"version is {self.version}; this is {SPEC_VERSION}")
         _require(bool(self.name.strip()), "name is empty")
         _require(len(self.name) <= 200, "name is longer than 200 characters")
+        _require(
+            not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in self.name),
+            "name holds a control character",
+        )
         _require(1 <= self.batch_size <= 4096, f"batch_size is {self.batch_size}; use 1 to 4096")
         _require(
             16 <= self.max_seq_len <= 1 << 20, f"max_seq_len is {self.max_seq_len}; use 16 or more"
+        )
+        _require(
+            0.0 <= self.epochs <= _MOST_EPOCHS and 0 <= self.steps <= _MOST_STEPS,
+            f"epochs is {self.epochs} and steps is {self.steps}; "
+            f"use at most {_MOST_EPOCHS} epochs or {_MOST_STEPS} steps",
         )
         _require(
             (self.epochs > 0) != (self.steps > 0),

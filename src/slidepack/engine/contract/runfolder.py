@@ -57,6 +57,7 @@ class RunFolder:
             (self.identity, identity),
         ):
             write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
+        fsync_folder(self.root.parent)
 
     def read_spec(self) -> JobSpec:
         """Return the job specification."""
@@ -90,11 +91,16 @@ def _read(path: Path, kind: type[_T]) -> _T:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` so that `path` holds either the old or the whole new content after a crash."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        # A half-written file on a full disk would only take up more of it.
+        temporary.unlink(missing_ok=True)
+        raise
     fsync_folder(path.parent)
 
 

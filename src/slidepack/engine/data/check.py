@@ -161,7 +161,7 @@ def _convert_all(
         rejected=sum(reasons.values()),
         reasons=dict(sorted(reasons.items())),
         first_rejects=tuple(first_rejects),
-        ignored_fields=tuple(sorted(ignored))[:_SHOWN_FIELDS],
+        ignored_fields=tuple(sorted(map(clip, ignored)))[:_SHOWN_FIELDS],
         first_questions=tuple(questions),
         content_hash=digest.hexdigest(),
         notes=(*notes, *converter.notes()),

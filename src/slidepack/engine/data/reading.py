@@ -22,6 +22,7 @@ from slidepack.engine.data.json_array import (
     read_array,
 )
 from slidepack.engine.data.rows import Number, Reject, clip
+from slidepack.engine.data.wrapping import unwrap
 
 _LINE_DECODER: Final = json.JSONDecoder(
     parse_float=Number, parse_int=Number, parse_constant=Number, strict=False
@@ -50,8 +51,6 @@ _BINARY_MAGIC: Final = {
     b"\x89PNG": "a picture",
     b"%PDF": "a PDF",
 }
-_CONTAINERS: Final = ("data", "train", "rows", "conversations", "examples")
-"""Fields of a single object in which files keep their rows."""
 
 
 def read_rows(path: Path, notes: list[str] | None = None) -> Iterator[RawRow | Reject]:
@@ -78,7 +77,7 @@ def read_rows(path: Path, notes: list[str] | None = None) -> Iterator[RawRow | R
             if first == "":
                 raise _empty(path, "holds no text")
             rows: Iterator[RawRow | Reject] = (
-                read_array(file, path) if first == "[" else _unwrap(_read_lines(file, path), told)
+                read_array(file, path) if first == "[" else unwrap(_read_lines(file, path), told)
             )
             found_any = False
             for row in rows:
@@ -187,63 +186,6 @@ def _whole_object(path: Path, encoding: str) -> RawRow | str:
         return f"line {error.lineno}, column {error.colno}: {error.msg} near {near}"
     except RecursionError:
         return ""
-
-
-def _unwrap(rows: Iterator[RawRow | Reject], notes: list[str]) -> Iterator[RawRow | Reject]:
-    """Pass the rows on; where the file is one object that holds all rows, yield those."""
-    first = next(rows, None)
-    if first is None:
-        return
-    second = next(rows, None)
-    if second is None and isinstance(first, RawRow) and isinstance(first.value, dict):
-        yield from _unwrap_object(first, first.value, notes)
-        return
-    yield first
-    if second is not None:
-        yield second
-    yield from rows
-
-
-def _unwrap_object(
-    row: RawRow, value: dict[str, object], notes: list[str]
-) -> Iterator[RawRow | Reject]:
-    fields = [name for name in _CONTAINERS if _holds_rows(value.get(name))]
-    columns = [column for column in value.values() if isinstance(column, list)]
-    if len(fields) == 1:
-        items = value[fields[0]]
-        assert isinstance(items, list)
-        notes.append(f"The rows stand in the field {fields[0]}; line numbers count them from 1.")
-        for number, item in enumerate(items, start=1):
-            yield RawRow(number, item)
-    elif (
-        len(columns) == len(value) > 0
-        and len({len(column) for column in columns}) == 1
-        and not any(map(_is_conversation, columns))
-    ):
-        notes.append("The file is a table by columns; line numbers count its rows from 1.")
-        for number, cells in enumerate(zip(*columns, strict=True), start=1):
-            yield RawRow(number, dict(zip(value, cells, strict=True)))
-    else:
-        yield row
-
-
-def _holds_rows(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, dict) for item in value)
-        and not _is_conversation(value)
-    )
-
-
-def _is_conversation(value: object) -> bool:
-    """Return whether a list holds the turns of one conversation, and not rows."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and isinstance(value[0], dict)
-        and not value[0].keys().isdisjoint(("role", "from"))
-    )
 
 
 def _not_found(why: str) -> SlidepackError:

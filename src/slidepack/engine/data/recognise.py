@@ -44,9 +44,9 @@ _TURN_FIELDS: Final = frozenset({"role", "content", "weight", "train"})
 
 _Repair = Literal["number", "nul", "surrogate"]
 _REPAIRS: Final[dict[_Repair, str]] = {
-    "number": "a number was taken as text",
-    "nul": "NUL characters were taken out",
-    "surrogate": "broken characters were replaced by U+FFFD",
+    "number": "Rows in which a number was taken as text",
+    "nul": "Rows out of which NUL characters were taken",
+    "surrogate": "Rows in which broken characters became U+FFFD",
 }
 
 
@@ -91,8 +91,7 @@ class RowConverter:
     def notes(self) -> list[str]:
         """Return a sentence for each kind of repair that usable rows needed."""
         return [
-            f"In {self._rows_mended[repair]} rows {what}; the first is line "
-            f"{self._first_lines[repair]}."
+            f"{what}: {self._rows_mended[repair]} (the first is line {self._first_lines[repair]})."
             for repair, what in _REPAIRS.items()
             if repair in self._first_lines
         ]
@@ -192,11 +191,12 @@ def is_blank(text: str) -> bool:
 
 
 def unread_fields(value: dict[str, Any], form: Format) -> set[str]:
-    """Return the names of a row's fields that no prompt sees, clipped."""
-    names = set(map(clip, value.keys() - _KNOWN_FIELDS[form]))
+    """Return the names of a converted row's fields that no prompt sees."""
+    names = set(value.keys() - _KNOWN_FIELDS[form])
     if form == "chat":
         for message in value["messages"]:
-            names.update(f"messages[].{clip(name)}" for name in message.keys() - _TURN_FIELDS)
+            if not message.keys() <= _TURN_FIELDS:
+                names.update(f"messages[].{name}" for name in message.keys() - _TURN_FIELDS)
     return names
 
 

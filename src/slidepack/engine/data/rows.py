@@ -93,6 +93,16 @@ def first_question(row: Row) -> str:
     return next((turn.content for turn in row.messages if turn.role == "user"), "")
 
 
+def row_key(row: Row) -> str:
+    """Return what two rows share that are twins: the question, or all text where none is asked."""
+    question = first_question(row)
+    if question.strip():
+        return question
+    if isinstance(row, CompletionRow):
+        return row.completion
+    return "\n".join(turn.content for turn in row.messages)
+
+
 def mend_text(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD; drop NUL."""
     if text.isascii():

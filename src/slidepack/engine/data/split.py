@@ -3,7 +3,7 @@
 import hashlib
 from typing import Final, Literal
 
-from slidepack.engine.data.rows import Row, first_question
+from slidepack.engine.data.rows import Row, row_key
 
 Split = Literal["train", "selection", "test"]
 
@@ -14,9 +14,10 @@ def split_of(row: Row, seed: int, selection_fraction: float, test_fraction: floa
     """Return the split of a row.
 
     It depends on the row's question alone (case and white space folded), so rows that ask the same
-    thing never stand on both sides, and adding rows never moves the old ones.
+    thing never stand on both sides, and adding rows never moves the old ones. A row without a
+    question, a plain text, goes by all of its text.
     """
-    question = " ".join(first_question(row).casefold().split())
+    question = " ".join(row_key(row).casefold().split())
     digest = hashlib.sha256(f"{seed}\0{question}".encode("utf-8", "surrogatepass")).digest()
     position = int.from_bytes(digest[:4], "big") / _BUCKETS
     if position < test_fraction:

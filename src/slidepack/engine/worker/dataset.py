@@ -20,7 +20,8 @@ from slidepack.engine.data.rows import (
     decode_row,
     first_question,
 )
-from slidepack.engine.data.split import split_of
+from slidepack.engine.data.split import Split, split_of
+from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
 
 MAX_SAMPLES = 3
@@ -72,15 +73,15 @@ def load_data(
     done = 0
     for row in read_frozen_rows(spec.dataset):
         split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
-        _encode_into(data, row, split, tokenizer, max_seq_len)
-        if split == "selection" and len(held_out) < MAX_SAMPLES:
+        usable = _encode_into(data, row, split, tokenizer, max_seq_len)
+        if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
             held_out.append(row)
         done += 1
         on_row(done)
     if own_selection is not None:
         for row in read_frozen_rows(own_selection):
-            _encode_into(data, row, "selection", tokenizer, max_seq_len)
-            if len(held_out) < MAX_SAMPLES:
+            usable = _encode_into(data, row, "selection", tokenizer, max_seq_len)
+            if usable and len(held_out) < MAX_SAMPLES:
                 held_out.append(row)
             done += 1
             on_row(done)
@@ -131,17 +132,20 @@ def read_frozen_rows(ref: DatasetRef) -> list[Row]:
 
 
 def _encode_into(
-    data: EncodedData, row: Row, split: str, tokenizer: ChatTokenizer, max_seq_len: int
-) -> None:
+    data: EncodedData, row: Row, split: Split, tokenizer: ChatTokenizer, max_seq_len: int
+) -> bool:
+    """Encode the row into its split, or into the rejects; return whether it can be used."""
     encoded = encode_row(row, tokenizer, max_seq_len)
     if isinstance(encoded, Reject):
         data.rejects.append(encoded)
-    elif split == "train":
+        return False
+    if split == "train":
         data.train.append(encoded)
     elif split == "selection":
         data.selection.append(encoded)
     else:
         data.test.append(encoded)
+    return True
 
 
 def _sample_prompts(
@@ -150,7 +154,11 @@ def _sample_prompts(
     rows = [_question_row(text, tokenizer) for text in spec.eval.sample_prompts] or held_out
     prompts = []
     for row in rows:
-        ids = encode_prompt(row, tokenizer)
+        try:
+            ids = encode_prompt(row, tokenizer)
+        except TemplateRejectedError:
+            # Usable as a whole, but not up to its first answer: nothing to ask the model with.
+            continue
         if 0 < len(ids) <= max_seq_len:
             prompts.append(SamplePrompt(first_question(row), tuple(ids)))
     return prompts

@@ -1,5 +1,6 @@
 """Appends events to the run folder's events file."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ class EventLog:
         if written != len(line):
             # Whoever reads on must not take the next event for the rest of this one.
             os.write(self._descriptor, b"\n")
-            raise OSError(28, "the events file took only a part of a line")
+            raise OSError(errno.ENOSPC, "the events file took only a part of a line")
 
     @staticmethod
     def now() -> float:

@@ -74,7 +74,7 @@ class Run:
         device = open_device(self._plan)
         tokenizer = load_tokenizer(Path(self._spec.base.path))
         decoder = self._load(device)
-        choice = choose_attention(decoder.device, decoder.dtype)
+        choice = choose_attention(decoder.device, decoder.dtype, decoder.shape.head_dim)
         data = self._tokenise(tokenizer, decoder)
         arena = LoraArena(decoder.shape, self._method, device)
         arena.initialise(self._spec.seed)

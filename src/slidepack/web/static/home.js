@@ -11,6 +11,12 @@ const dataset = document.getElementById("dataset");
 const start = document.getElementById("start");
 const hint = document.getElementById("start-hint");
 
+const FORMATS = [
+  ["chat", "Chat"],
+  ["alpaca", "Alpaca"],
+  ["completion", "Prompt and completion"],
+];
+
 let request = null;
 
 const refreshStart = () => {
@@ -75,7 +81,19 @@ const fail = (report) => {
   showError(report);
 };
 
-const upload = (file) => {
+// A file whose rows fit several formats is sent again as the one that the user names.
+const askFormat = (file) => {
+  const row = element("p", "Read it as ", "row");
+  for (const [form, label] of FORMATS) {
+    const button = element("button", label);
+    button.type = "button";
+    button.addEventListener("click", () => upload(file, form));
+    row.append(button);
+  }
+  verdict.replaceChildren(row);
+};
+
+const upload = (file, form) => {
   if (request) request.abort();
   clearErrors();
   note(`Reading ${file.name}…`);
@@ -85,7 +103,8 @@ const upload = (file) => {
   bar.hidden = false;
   const sent = new XMLHttpRequest();
   request = sent;
-  sent.open("PUT", `/api/v1/datasets?name=${encodeURIComponent(file.name)}`);
+  const query = new URLSearchParams(form ? { name: file.name, format: form } : { name: file.name });
+  sent.open("PUT", `/api/v1/datasets?${query}`);
   sent.setRequestHeader("x-csrf-token", document.body.dataset.csrf);
   sent.responseType = "json";
   sent.upload.onprogress = (event) => {
@@ -95,6 +114,7 @@ const upload = (file) => {
   sent.onload = () => {
     if (sent.status === 201) choose(sent.response);
     else fail(sent.response || { code: `HTTP ${sent.status}`, what: "The upload failed." });
+    if (sent.response && sent.response.code === "DATA-AMBIGUOUS") askFormat(file);
   };
   sent.onerror = () =>
     fail({
@@ -167,7 +187,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   refreshStart();
 });
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.target.id === "add-model" && event.detail.successful) event.target.reset();
+  if (event.target.id === "add-model" && event.detail.xhr.status === 200) event.target.reset();
 });
 
 // A browser may bring the choice of before back with the page.

@@ -131,6 +131,8 @@ const finish = async () => {
   indicate("", "");
   refreshSoon("changed");
   await load();
+  const note = document.getElementById("chart-note");
+  if (note && !train.size) note.textContent = "The run ended before its first step.";
 };
 document.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target.id === "status") finish();

@@ -1,0 +1,94 @@
+"""A visitor: one browser page that is logged in to a daemon, and what its browser complained of."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
+from support.daemons import DaemonProcess
+
+OpenVisitor = Callable[..., "Visitor"]
+
+REFUSALS = r"Failed to load resource: the server responded with a status of 4\d\d"
+"""The browser's own line about every request that is refused, as tests of bad input provoke."""
+
+# A violation of the Content-Security-Policy that the console would not show is made to show.
+_REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation",
+  (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+@dataclass
+class Visitor:
+    """A page and its complaints."""
+
+    daemon: DaemonProcess
+    page: Page
+    allowed: tuple[str, ...] = ()
+    complaints: list[str] = field(default_factory=list)
+
+    def go(self, path: str) -> Page:
+        """Open a path of the daemon and return the page."""
+        self.page.goto(f"{self.daemon.address.url}{path}")
+        return self.page
+
+    def unexpected(self) -> list[str]:
+        """Return the complaints that nobody announced."""
+        return [
+            complaint
+            for complaint in self.complaints
+            if not any(re.search(pattern, complaint) for pattern in self.allowed)
+        ]
+
+    def on_console(self, message: ConsoleMessage) -> None:
+        """Note what the console shows as an error or a warning."""
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def on_dialog(self, dialog: Dialog) -> None:
+        """Answer yes, and note the question."""
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.accept()
+
+
+def visit(
+    browser: Browser, daemon: DaemonProcess, *, allowed: tuple[str, ...] = (), **options: Any
+) -> Visitor:
+    """Return a visitor who is logged in by a link of the daemon.
+
+    Args:
+        browser: whose pages.
+        daemon: to log in to.
+        allowed: patterns of complaints that the test provokes.
+        options: of the browser context, such as `color_scheme`.
+    """
+    context = browser.new_context(**options)
+    context.add_init_script(_REPORT_VIOLATIONS)
+    visitor = Visitor(daemon, context.new_page(), allowed)
+    visitor.page.on("console", visitor.on_console)
+    visitor.page.on("pageerror", lambda error: visitor.complaints.append(f"page error: {error}"))
+    visitor.page.on("dialog", visitor.on_dialog)
+    visitor.page.goto(daemon.api("POST", "/login-links")["url"])
+    return visitor
+
+
+def drop_file(page: Page, path: Path) -> None:
+    """Drop a file on the drop zone, with the events of a real drag."""
+    transfer = page.evaluate_handle(
+        """([name, text]) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([text], name));
+            return transfer;
+        }""",
+        [path.name, path.read_text()],
+    )
+    for event in ("dragenter", "dragover", "drop"):
+        page.dispatch_event("#drop", event, {"dataTransfer": transfer})
+
+
+def chart_points(page: Page) -> int:
+    """Return how many training steps the chart shows."""
+    return int(page.locator("#chart").get_attribute("data-points") or 0)

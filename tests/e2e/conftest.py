@@ -1,0 +1,115 @@
+"""A real browser, and a daemon with a model and an ended job that the tests share."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.browsing import OpenVisitor, Visitor, visit
+from playwright.sync_api import Browser, Page, sync_playwright
+from support.daemons import DaemonProcess
+from support.tiny import chat_rows, write_jsonl
+
+_ARGUMENTS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@dataclass(frozen=True)
+class Studio:
+    """A daemon with a tiny model and data; its jobs take seconds."""
+
+    daemon: DaemonProcess
+    model_id: str
+    model_path: Path
+    dataset: int
+
+    def start(self, **changes: Any) -> int:
+        """Queue a short job and return its id."""
+        request = {
+            "model": self.model_id,
+            "dataset": self.dataset,
+            "rank": 4,
+            "lr": 0.01,
+            "batch_size": 4,
+            "max_seq_len": 128,
+            "steps": 20,
+        }
+        job = self.daemon.api("POST", "/jobs", json=request | changes)
+        return int(job["id"])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, chromium_sandbox=False, args=list(_ARGUMENTS)
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Studio]:
+    """The shared daemon."""
+    folder = tmp_path_factory.mktemp("studio")
+    daemon = DaemonProcess(folder / "home")
+    try:
+        daemon.start()
+        model_id = daemon.add_model(tiny_model)
+        dataset = daemon.upload(write_jsonl(folder / "words.jsonl", chat_rows(40)))
+        yield Studio(daemon, model_id, tiny_model, dataset)
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture(scope="session")
+def completed_job(studio: Studio) -> int:
+    """The id of a completed job."""
+    job_id = studio.start(name="A small run", sample_prompts=["Name stone number 1"])
+    studio.daemon.wait_for(job_id, "completed")
+    return job_id
+
+
+@pytest.fixture(scope="session")
+def failed_job(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The id of a job that failed before it ran: its model was changed after it was added."""
+    folder = tmp_path_factory.mktemp("changed") / "changed"
+    shutil.copytree(studio.model_path, folder)
+    model_id = studio.daemon.add_model(folder)
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    job_id = studio.start(name="On a changed model", model=model_id)
+    studio.daemon.wait_for(job_id, "failed")
+    return job_id
+
+
+@pytest.fixture
+def open_visitor(browser: Browser) -> Iterator[OpenVisitor]:
+    """Open visitors; afterwards, what their browsers complained of fails the test."""
+    visitors: list[Visitor] = []
+
+    def open_one(daemon: DaemonProcess, **options: Any) -> Visitor:
+        visitors.append(visit(browser, daemon, **options))
+        return visitors[-1]
+
+    yield open_one
+    for visitor in visitors:
+        visitor.page.context.close()
+    assert [complaint for visitor in visitors for complaint in visitor.unexpected()] == []
+
+
+@pytest.fixture
+def page(open_visitor: OpenVisitor, studio: Studio) -> Page:
+    """The first page of the shared daemon."""
+    return open_visitor(studio.daemon).page

@@ -1,0 +1,101 @@
+"""How the pages look: no sideways scrolling, tied labels, a visible focus; and their pictures."""
+
+from pathlib import Path
+
+import pytest
+from e2e.browsing import OpenVisitor, drop_file
+from e2e.conftest import Studio
+from playwright.sync_api import Page, expect
+from support.daemons import DaemonProcess
+from support.tiny import chat_rows, write_jsonl
+
+_SCREENS = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").is_file()) / (
+    "artifacts/screens"
+)
+_VIEWS = [
+    pytest.param(scheme, width, id=f"{scheme}-{width}")
+    for scheme in ("light", "dark")
+    for width in (390, 1440)
+]
+
+
+def look(page: Page, name: str) -> None:
+    """Check that nothing is wider than the window and keep a picture."""
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll("body *")]
+            .filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5
+                && !one.closest("pre, .unseen"))
+            .map((one) => one.outerHTML.slice(0, 80))"""
+    )
+    assert wide == [], name
+    scrolled, shown = page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    assert scrolled <= shown, name
+    _SCREENS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=_SCREENS / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize(("scheme", "width"), _VIEWS)
+def test_pages_fit_their_window(
+    open_visitor: OpenVisitor,
+    studio: Studio,
+    completed_job: int,
+    failed_job: int,
+    tmp_path: Path,
+    scheme: str,
+    width: int,
+) -> None:
+    visitor = open_visitor(
+        studio.daemon, color_scheme=scheme, viewport={"width": width, "height": 900}
+    )
+    page = visitor.page
+    view = f"{scheme}-{width}"
+    long_word = "Donaudampfschifffahrtsgesellschaftskapitaen" * 3
+    rows: list[dict[str, object]] = [*chat_rows(20), {"messages": long_word}]
+    drop_file(page, write_jsonl(tmp_path / f"{long_word}.jsonl", rows))
+    expect(page.locator("#verdict table")).to_be_visible()
+    page.get_by_text("Settings").click()
+    look(page, f"home-{view}")
+    visitor.go(f"/jobs/{completed_job}")
+    expect(page.locator("#chart canvas")).to_be_visible()
+    look(page, f"job-{view}")
+    visitor.go(f"/jobs/{failed_job}")
+    expect(page.locator("#status .error")).to_be_visible()
+    look(page, f"job-failed-{view}")
+
+
+def test_empty_pages_say_what_to_do(daemon: DaemonProcess, open_visitor: OpenVisitor) -> None:
+    for scheme, width in (("light", 1440), ("dark", 390)):
+        page = open_visitor(
+            daemon, color_scheme=scheme, viewport={"width": width, "height": 900}
+        ).page
+        expect(page.locator("#queue")).to_contain_text("No job yet.")
+        expect(page.locator("#library")).to_contain_text("No model yet.")
+        expect(page.get_by_role("button", name="Start")).to_be_disabled()
+        look(page, f"home-empty-{scheme}-{width}")
+
+
+def test_every_field_has_a_label_and_every_stop_of_tab_a_visible_focus(page: Page) -> None:
+    page.get_by_text("Settings").click()
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
+            .filter((field) => !field.labels.length).map((field) => field.name || field.id)"""
+    )
+    assert unnamed == []
+    # The outline of the file field is drawn around the drop zone, which is what one sees of it.
+    focus = """() => {
+        const at = document.activeElement;
+        const seen = at.id === "file" ? document.getElementById("drop") : at;
+        return [at.id || at.name || at.tagName, getComputedStyle(seen).outlineStyle];
+    }"""
+    page.locator(".brand").focus()
+    stops: dict[str, str] = {}
+    while len(stops) < 30:
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(focus)
+        if name == "BODY" or name in stops:
+            break
+        stops[name] = outline
+    assert {"file", "dataset", "model", "name", "rank", "sample_prompts", "source"} <= set(stops)
+    assert set(stops.values()) == {"solid"}

@@ -1,0 +1,81 @@
+"""The daemon dies in the middle of a run, and the open page goes on by itself."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.browsing import OpenVisitor, chart_points
+from playwright.sync_api import expect
+from support.daemons import DaemonProcess
+from support.tiny import chat_rows, write_jsonl
+from support.waiting import wait_until
+
+STEPS = 200
+_OUTAGE = (
+    "ERR_CONNECTION_REFUSED",
+    "ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "htmx:sseError",
+    "htmx:sendError",
+    "ERR_CONNECTION_RESET",
+    "ERR_EMPTY_RESPONSE",
+)
+"""What Chromium and htmx write when a server is gone."""
+
+
+@pytest.fixture
+def fixed_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """A daemon that comes back on the same port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    daemon = DaemonProcess(tmp_path / "home", port=str(port))
+    try:
+        yield daemon.start()
+    finally:
+        daemon.clean_up()
+
+
+def test_open_page_reconnects_and_its_chart_has_no_gap(
+    fixed_daemon: DaemonProcess, open_visitor: OpenVisitor, tiny_model: Path, tmp_path: Path
+) -> None:
+    daemon = fixed_daemon
+    job = daemon.api(
+        "POST",
+        "/jobs",
+        json={
+            "model": daemon.add_model(tiny_model),
+            "dataset": daemon.upload(write_jsonl(tmp_path / "words.jsonl", chat_rows(40))),
+            "rank": 4,
+            "batch_size": 4,
+            "max_seq_len": 128,
+            "steps": STEPS,
+        },
+    )
+    visitor = open_visitor(daemon, allowed=_OUTAGE)
+    page = visitor.go(f"/jobs/{job['id']}")
+    indicator = page.locator("#live")
+    expect(indicator).to_have_text("Live")
+    wait_until(lambda: chart_points(page) >= 10, what="the chart has ten points")
+
+    daemon.kill()
+    seen = chart_points(page)
+    assert seen < STEPS
+    expect(indicator).to_have_text("Reconnecting…")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("alert")).to_contain_text("DAEMON-NOT-RUNNING")
+
+    daemon.start()
+    expect(indicator).to_have_text("Live", timeout=15_000)
+    expect(page.locator("#job-state")).to_have_text("completed", timeout=60_000)
+    stored = daemon.api("GET", f"/jobs/{job['id']}/chart")
+    assert [row["step"] for row in stored["progress"]] == list(range(1, STEPS + 1))
+    # Points are kept by step: as many as there are steps, from the first to the last, is each once.
+    chart = page.locator("#chart")
+    expect(chart).to_have_attribute("data-points", str(STEPS))
+    expect(chart).to_have_attribute("data-held", str(len(stored["evaluations"])))
+    expect(chart).to_have_accessible_name(
+        f"Training loss of steps 1 to {STEPS}, now "
+        f"{stored['progress'][-1]['loss']:.3f}; held-out loss {stored['evaluations'][-1]['loss']:.3f}."
+    )
+    assert len(daemon.attempts(job["id"])) == 1, "the same worker went on"

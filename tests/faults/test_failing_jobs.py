@@ -1,0 +1,48 @@
+"""A job that cannot run says why, with a code, and the next one runs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from support.queueing import Farm
+from support.tiny import chat_rows, write_jsonl
+
+
+def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_path: Path) -> None:
+    daemon = farm.daemon
+    models = {}
+    for name in ("touched", "gone"):
+        folder = Path(shutil.copytree(tiny_model, tmp_path / name))
+        models[name] = (daemon.add_model(folder), folder)
+    dataset = daemon.upload(write_jsonl(tmp_path / "other.jsonl", chat_rows(30)))
+    diverging = farm.queue(lr=1.0, weight_decay=1e30, schedule="constant", warmup_fraction=0.0)
+    touched = farm.queue(model=models["touched"][0])
+    gone = farm.queue(model=models["gone"][0])
+    edited = farm.queue(dataset=dataset)
+    good = farm.queue(steps=2)
+
+    with (models["touched"][1] / "config.json").open("a") as config:
+        config.write("\n")
+    shutil.rmtree(models["gone"][1])
+    with (daemon.home / "datasets" / str(dataset) / "rows.jsonl").open("ab") as rows:
+        rows.write(b"{}\n")
+    farm.finish(good)
+
+    jobs: dict[int, Any] = {job["id"]: job for job in daemon.api("GET", "/jobs")}
+    codes = {job_id: (job["error"] or {}).get("code") for job_id, job in jobs.items()}
+    assert codes == {
+        diverging: "RUN-DIVERGED",
+        touched: "MODEL-CHANGED",
+        gone: "MODEL-CHANGED",
+        edited: "DATA-CHANGED",
+        good: None,
+    }
+    for job_id in (diverging, touched, gone, edited):
+        assert jobs[job_id]["state"] == "failed"
+        error = jobs[job_id]["error"]
+        assert error["why"]
+        assert error["fix"]
+        assert error["what"] in jobs[job_id]["reason"]
+    assert str(models["gone"][1]) in jobs[gone]["error"]["why"]
+    assert daemon.attempts(touched) == daemon.attempts(gone) == [], "no worker was started in vain"
+    assert "Traceback" not in daemon.log
