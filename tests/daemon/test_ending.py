@@ -17,6 +17,8 @@ _FINISHED = Finished(
     eval_loss_after=1.0,
     seconds=1.0,
     tokens_per_second=1.0,
+    peak_host_bytes=1,
+    peak_device_bytes=0,
 )
 _YIELDED = Yielded(at=1.0, reason="SIGTERM")
 _LAST = MAX_FRUITLESS_ATTEMPTS

@@ -22,7 +22,7 @@ from slidepack.engine.contract.events import (
 )
 
 
-def _progress(step: int, loss: float = 1.0) -> Progress:
+def _progress(step: int, loss: float | None = 1.0) -> Progress:
     return Progress(
         at=float(step),
         step=step,
@@ -123,11 +123,13 @@ def test_losses_that_are_no_numbers_are_gaps(stores: Stores) -> None:
             eval_loss_after=None,
             seconds=1.0,
             tokens_per_second=1.0,
+            peak_host_bytes=1,
+            peak_device_bytes=0,
         ),
     ]
     _file(stores, job_id).write_bytes(line + b"".join(map(encode_event, events)))
     ingest_events(stores.attempt(job_id), stores.runlog)
-    stores.runlog.ingest(stores.attempt(job_id), [_progress(2, float("nan"))], 10**6)
+    stores.runlog.ingest(stores.attempt(job_id), [_progress(2, None)], 10**6)
     assert [row["loss"] for row in stores.runlog.progress(job_id)][-1] is None
     assert stores.runlog.evaluations(job_id)[0]["loss"] == 2.5
     assert len(stores.runlog.warnings(job_id)) == 1

@@ -18,6 +18,10 @@ REFUSALS = r"Failed to load resource: the server responded with a status of 4\d\
 _REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation",
   (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI}`));
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push([entry.value, entry.startTime, ...entry.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName))]);
+}).observe({ type: "layout-shift", buffered: true });
 """
 
 

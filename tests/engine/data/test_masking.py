@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.masking import EncodedRow, encode_prompt, encode_row
-from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Turn
+from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
 
@@ -27,16 +27,14 @@ def _chat(*turns: tuple[Any, ...]) -> ChatRow:
     )
 
 
-def _encode(
-    row: ChatRow | CompletionRow, tokenizer: ChatTokenizer, limit: int = 4096
-) -> EncodedRow:
+def _encode(row: Row, tokenizer: ChatTokenizer, limit: int = 4096) -> EncodedRow:
     encoded = encode_row(row, tokenizer, limit)
     assert isinstance(encoded, EncodedRow), encoded
     assert len(encoded.ids) == len(encoded.supervised)
     return encoded
 
 
-def _rejected(row: ChatRow | CompletionRow, tokenizer: ChatTokenizer, limit: int = 4096) -> Reject:
+def _rejected(row: Row, tokenizer: ChatTokenizer, limit: int = 4096) -> Reject:
     encoded = encode_row(row, tokenizer, limit)
     assert isinstance(encoded, Reject), encoded
     assert encoded.line == 1
@@ -58,10 +56,8 @@ def _runs(tokenizer: Tokenizer, row: EncodedRow) -> list[str]:
     return [_text(tokenizer, tuple(run)) for run in runs if run]
 
 
-def _tokenizer(folder: Path, template: str | None = TEMPLATE, **config: object) -> ChatTokenizer:
+def _tokenizer(folder: Path, template: str | None = TEMPLATE) -> ChatTokenizer:
     save_tokenizer(folder, template=template)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
     return load_tokenizer(folder)
 
 
@@ -77,7 +73,8 @@ def raw(smollm2_folder: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def judge(smollm2_folder: Path) -> PreTrainedTokenizerFast:
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(smollm2_folder)
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
     return tokenizer
 
 
@@ -86,7 +83,7 @@ CONVERSATIONS = [
     _chat(("system", "Be brief."), ("user", "Why?"), ("assistant", "It can't be.")),
     _chat(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "木 🙂\n\nx")),
     _chat(("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e")),
-    _chat(("user", "q"), ("tool", '{"a": 1}'), ("assistant", "  spaces   kept ")),
+    _chat(("user", "q"), ("tool", '{"a": 1}'), ("assistant", "spaces   kept ")),
     _chat(("user", "def f():\n\treturn 1"), ("assistant", "```\n12 + 345\n```\n")),
 ]
 
@@ -142,9 +139,9 @@ def test_an_answer_that_would_melt_into_its_header_keeps_its_own_tokens(
     smol: ChatTokenizer, raw: Tokenizer
 ) -> None:
     # The header ends in a newline, and two newlines are one token.
-    row = _chat(("user", "q"), ("assistant", "\n\nlate"), ("user", "r"), ("assistant", "\nb"))
+    row = _chat(("user", "q"), ("assistant", "\n\nlate"), ("user", "r"), ("assistant", "  b"))
     encoded = _encode(row, smol)
-    assert _runs(raw, encoded) == ["\n\nlate<|im_end|>", "\nb<|im_end|>"]
+    assert _runs(raw, encoded) == ["\n\nlate<|im_end|>", "  b<|im_end|>"]
     prompt = encode_prompt(row, smol)
     assert list(encoded.ids[: len(prompt)]) == prompt
 
@@ -294,9 +291,8 @@ def test_a_turn_that_ends_in_another_token_than_eos(tmp_path: Path) -> None:
     assert _runs(byte_tokenizer(), encoded) == ["a\n<|pad|>"]
 
 
-def _save(tokenizer: Tokenizer, folder: Path, **config: object) -> ChatTokenizer:
-    loaded = _tokenizer(folder, **config)
-    assert loaded.has_template
+def _save(tokenizer: Tokenizer, folder: Path) -> ChatTokenizer:
+    save_tokenizer(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return load_tokenizer(folder)
 
@@ -326,7 +322,7 @@ def test_tokenizers_that_mark_the_start_of_a_text(tmp_path: Path) -> None:
     tokenizer = _save(raw, tmp_path)
     row = _chat(("user", "q"), ("assistant", "a"), ("user", "r"), ("assistant", "b"))
     encoded = _encode(row, tokenizer)
-    judge: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(tmp_path)
+    judge = AutoTokenizer.from_pretrained(tmp_path)
     messages = [{"role": turn.role, "content": turn.content} for turn in row.messages]
     whole = judge.apply_chat_template(messages, return_dict=False)
     assert list(encoded.ids) == whole[: len(encoded.ids)]

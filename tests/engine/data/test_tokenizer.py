@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.tiny import TEMPLATE, byte_tokenizer, save_tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import Turn
@@ -29,7 +29,7 @@ def _write(folder: Path, **config: Any) -> Path:
         "{% for m in messages %}{{ m | tojson }}\n{% endfor %}",
         "{{ messages | tojson(indent=2) }}{{ messages | tojson(separators=(',', ':')) }}",
         "{% if tools is not none %}tools{% endif %}{% if documents is not none %}d{% endif %}x",
-        "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
         "  {% for m in messages %}\n    {{ m.role }}\n  {% endfor %}\n",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}",
         "{{ bos_token }}{{ eos_token }}{{ unk_token }}{% if pad_token is defined %}p{% endif %}",
@@ -40,7 +40,7 @@ def _write(folder: Path, **config: Any) -> Path:
 @pytest.mark.parametrize("prompt", [False, True])
 def test_templates_render_as_in_transformers(tmp_path: Path, template: str, prompt: bool) -> None:
     folder = _write(tmp_path, chat_template=template, bos_token="<|start|>")
-    judge: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    judge = AutoTokenizer.from_pretrained(folder)
     messages = [{"role": turn.role, "content": turn.content} for turn in TURNS]
     expected = judge.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
     assert load_tokenizer(folder).render(TURNS, prompt=prompt) == expected

@@ -89,6 +89,7 @@ def test_an_uninterrupted_run_reports_everything(whole: RunFolder) -> None:
     assert len(whole.list_checkpoints()) == 2
     summary = json.loads((whole.result / "summary.json").read_text())
     assert summary["steps"] == 8
+    assert 0.5 <= summary["predicted_host_bytes"] / summary["peak_host_bytes"] <= 2.0
 
 
 def test_peft_loads_the_result_and_gives_the_workers_logits(base: Path, whole: RunFolder) -> None:

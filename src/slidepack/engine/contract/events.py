@@ -133,6 +133,10 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
     seconds: float
     """Training time of the whole run in seconds, over all attempts."""
     tokens_per_second: float
+    peak_host_bytes: int
+    """Largest resident set of the worker."""
+    peak_device_bytes: int
+    """Most device memory that torch had reserved; 0 on the CPU."""
 
 
 class Yielded(Event, frozen=True, kw_only=True, tag="yielded"):

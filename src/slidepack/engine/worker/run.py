@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -215,6 +216,7 @@ class Run:
         if not any(bool(pair.b.any()) for _, _, pair in arena.named_pairs()):
             self._warn("RUN-NOTHING-LEARNED", "The adapter is all zero: nothing was learned.")
         speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+        peak_host, peak_device = _peak_bytes(arena.params.device)
         summary = {
             "steps": trainer.step,
             "tokens": trainer.tokens,
@@ -222,6 +224,10 @@ class Run:
             "tokens_per_second": speed,
             "eval_loss_before": trainer.eval_loss_before,
             "eval_loss_after": loss_after,
+            "peak_host_bytes": peak_host,
+            "peak_device_bytes": peak_device,
+            "predicted_host_bytes": self._plan.predicted_host_bytes,
+            "predicted_device_bytes": self._plan.predicted_device_bytes,
         }
         self._write_result(arena, summary)
         self._events.append(
@@ -233,6 +239,8 @@ class Run:
                 eval_loss_after=loss_after,
                 seconds=trainer.clock.seconds,
                 tokens_per_second=speed,
+                peak_host_bytes=peak_host,
+                peak_device_bytes=peak_device,
             )
         )
 
@@ -282,6 +290,12 @@ def _unusable(device: str, why: str) -> SlidepackError:
         why=why,
         fix="Run `slidepack doctor`.",
     )
+
+
+def _peak_bytes(device: torch.device) -> tuple[int, int]:
+    """Return the peaks of this process: resident set, and reserved device memory."""
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return host, torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
 
 
 def _device_name(device: torch.device) -> str:

@@ -1,0 +1,141 @@
+"""The frozen dataset of a job: split, encoded, checked against what was queued."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.tiny import TEMPLATE, save_tokenizer
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import DatasetRef, EvalSpec, JobSpec, LoraMethod, ModelRef
+from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn, encode_row
+from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
+from slidepack.engine.worker.dataset import load_data, write_rejects
+
+ALTERNATING = (
+    "{% if messages[0]['role'] != 'user' %}{{ raise_exception('user first') }}{% endif %}"
+    + TEMPLATE
+)
+
+
+def _ref(path: Path, rows: list[Row]) -> DatasetRef:
+    content = b"".join(map(encode_row, rows))
+    path.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    return DatasetRef(dataset_id="d", path=str(path), content_hash=digest)
+
+
+def _spec(dataset: DatasetRef, **changes: Any) -> JobSpec:
+    values: dict[str, Any] = {
+        "name": "n",
+        "base": ModelRef(model_id="m", path="m", content_hash="-"),
+        "dataset": dataset,
+        "method": LoraMethod(),
+        "steps": 1,
+    }
+    return JobSpec(**(values | changes))
+
+
+def _rows(count: int, first: int = 0) -> list[Row]:
+    return [
+        ChatRow(i, (Turn("user", f"q {i}", False), Turn("assistant", f"a {i}")))
+        for i in range(first, first + count)
+    ]
+
+
+def _nothing(_: int) -> None:
+    pass
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> ChatTokenizer:
+    save_tokenizer(tmp_path)
+    return load_tokenizer(tmp_path)
+
+
+def test_every_row_has_one_place(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    rows = [*_rows(200), ChatRow(900, (Turn("user", "x" * 999, False), Turn("assistant", "y")))]
+    ref = _ref(tmp_path / "rows", rows)
+    read: list[int] = []
+    spec = _spec(ref, eval=EvalSpec(selection_fraction=0.2, test_fraction=0.1, max_rows=10))
+    data = load_data(spec, tokenizer, 64, read.append)
+    assert read == list(range(1, 202))
+    assert data.rejects[0].reason == "too-long"
+    assert (len(data.selection), len(data.test), len(data.prompts)) == (10, 10, 3)
+    lines = [row.line for group in (data.train, data.selection, data.test) for row in group]
+    assert len(set(lines)) == len(lines)
+
+
+def test_a_selection_of_its_own_replaces_the_split(
+    tmp_path: Path, tokenizer: ChatTokenizer
+) -> None:
+    own = _ref(tmp_path / "own", _rows(5, first=500))
+    spec = _spec(_ref(tmp_path / "rows", _rows(50)), eval=EvalSpec(selection=own))
+    data = load_data(spec, tokenizer, 64, _nothing)
+    assert (len(data.train), [row.line for row in data.selection]) == (50, list(range(500, 505)))
+    assert [prompt.text for prompt in data.prompts] == ["q 500", "q 501", "q 502"]
+
+
+def test_rows_that_the_template_refuses_are_left_out_and_never_asked(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, template=ALTERNATING)
+    tokenizer = load_tokenizer(tmp_path)
+    refused: list[Row] = [ChatRow(i, (Turn("assistant", f"a {i}"),)) for i in range(100)]
+    own = _ref(tmp_path / "own", [*refused, *_rows(1, first=700)])
+    spec = _spec(_ref(tmp_path / "rows", _rows(5)), eval=EvalSpec(selection=own))
+    data = load_data(spec, tokenizer, 64, _nothing)
+    assert {reject.reason for reject in data.rejects} == {"template-refused"}
+    assert [prompt.text for prompt in data.prompts] == ["q 700"]
+
+
+def test_a_row_that_starts_with_its_answer_is_no_question(tmp_path: Path) -> None:
+    # Usable as a whole, but the template refuses the nothing before the answer.
+    template = "{% if not messages %}{{ raise_exception('empty') }}{% endif %}" + TEMPLATE
+    save_tokenizer(tmp_path, template=template.replace("not messages", "messages | length == 0"))
+    rows: list[Row] = [
+        ChatRow(
+            1, (Turn("assistant", "hello", False), Turn("user", "q", False), Turn("assistant", "a"))
+        )
+    ]
+    own = _ref(tmp_path / "own", rows)
+    spec = _spec(_ref(tmp_path / "rows", _rows(5)), eval=EvalSpec(selection=own))
+    data = load_data(spec, load_tokenizer(tmp_path), 64, _nothing)
+    assert (len(data.selection), data.prompts) == (1, [])
+
+
+def test_named_questions_are_asked(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    spec = _spec(_ref(tmp_path / "rows", _rows(50)), eval=EvalSpec(sample_prompts=("Who?",)))
+    (prompt,) = load_data(spec, tokenizer, 64, _nothing).prompts
+    assert prompt.text == "Who?"
+    assert list(prompt.ids) == tokenizer.encode("<|start|>user\nWho?<|end|>\n<|start|>assistant\n")
+
+
+def test_a_dataset_that_changed_or_went_is_refused(
+    tmp_path: Path, tokenizer: ChatTokenizer
+) -> None:
+    ref = _ref(tmp_path / "rows", _rows(3))
+    _ref(tmp_path / "rows", _rows(4))
+    with pytest.raises(SlidepackError) as caught:
+        load_data(_spec(ref), tokenizer, 64, _nothing)
+    assert caught.value.report.code == "DATA-CHANGED"
+    (tmp_path / "rows").unlink()
+    with pytest.raises(SlidepackError) as caught:
+        load_data(_spec(ref), tokenizer, 64, _nothing)
+    assert caught.value.report.code == "DATA-NOT-FOUND"
+
+
+def test_nothing_left_names_the_first_row(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    ref = _ref(tmp_path / "rows", [CompletionRow(4, "a" * 100, "b")])
+    with pytest.raises(SlidepackError) as caught:
+        load_data(_spec(ref, eval=EvalSpec(selection_fraction=0.0)), tokenizer, 64, _nothing)
+    assert caught.value.report.code == "DATA-NO-USABLE-ROWS"
+    assert caught.value.report.why == "line 4: too-long (102 tokens, the limit is 64)"
+
+
+def test_rejects_are_written_and_counted(tmp_path: Path) -> None:
+    rejects = [Reject(line=i, reason="too-long", detail="d") for i in (3, 9)]
+    message = write_rejects(rejects, tmp_path / "rejects")
+    assert message == "2 rows are left out (2 too-long); the first is line 3: d."
+    lines = (tmp_path / "rejects").read_bytes().splitlines()
+    assert [msgspec.json.decode(line, type=Reject) for line in lines] == rejects
