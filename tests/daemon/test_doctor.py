@@ -2,6 +2,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -143,19 +144,19 @@ def found(report: HardwareReport, level: str) -> list[Finding]:
     return [finding for finding in findings(report) if finding.level == level]
 
 
-def test_a_healthy_machine_has_only_good_news():
+def test_a_healthy_machine_has_only_good_news() -> None:
     assert {finding.level for finding in findings(HEALTHY)} == {"ok"}
     assert found(with_amd(), "problem") == []
 
 
-def test_no_card_is_a_note_and_cpu_torch_is_then_fine():
+def test_no_card_is_a_note_and_cpu_torch_is_then_fine() -> None:
     report = with_torch(replace(HEALTHY, nvidia=NO_NVIDIA), torch=CPU_TORCH)
     assert found(report, "problem") == []
     (note,) = found(report, "note")
     assert "training runs on the CPU" in note.title
 
 
-def test_graphics_built_into_the_processor_are_no_card_to_train_on():
+def test_graphics_built_into_the_processor_are_no_card_to_train_on() -> None:
     report = with_torch(
         replace(HEALTHY, nvidia=NO_NVIDIA, amd=replace(NO_AMD, gpus=(APU,))), torch=CPU_TORCH
     )
@@ -250,7 +251,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("report", "evidence", "fix"), PROBLEMS.values(), ids=PROBLEMS.keys())
-def test_problems(report, evidence, fix):
+def test_problems(report: Any, evidence: Any, fix: Any) -> None:
     problems = found(report, "problem")
     assert any(evidence in problem.evidence and fix in problem.fix for problem in problems)
     assert findings(report)[0].level == "problem"
@@ -273,23 +274,23 @@ NOTES = {
 
 
 @pytest.mark.parametrize(("report", "evidence"), NOTES.values(), ids=NOTES.keys())
-def test_notes(report, evidence):
+def test_notes(report: Any, evidence: Any) -> None:
     assert found(report, "problem") == []
     assert any(evidence in note.evidence for note in found(report, "note"))
 
 
-def test_limits_that_bind_nothing_are_not_spoken_of():
+def test_limits_that_bind_nothing_are_not_spoken_of() -> None:
     memory = replace(MEMORY, memlock_bytes=40 * GIB, cgroup_limit_bytes=128 * GIB)
     assert found(replace(HEALTHY, memory=memory), "note") == []
 
 
-def test_no_card_pins_nothing_so_memlock_does_not_matter():
+def test_no_card_pins_nothing_so_memlock_does_not_matter() -> None:
     memory = replace(MEMORY, memlock_bytes=8 << 20)
     report = with_torch(replace(HEALTHY, nvidia=NO_NVIDIA, memory=memory), torch=CPU_TORCH)
     assert not any("locked" in note.title for note in found(report, "note"))
 
 
-def test_a_report_without_the_software_part_says_nothing_of_torch():
+def test_a_report_without_the_software_part_says_nothing_of_torch() -> None:
     report = replace(HEALTHY, software=None)
     assert not any("PyTorch" in finding.title for finding in findings(report))
 
@@ -300,7 +301,7 @@ def printed(report: HardwareReport, width: int = 100) -> str:
     return stream.getvalue()
 
 
-def test_the_printed_report_holds_the_values():
+def test_the_printed_report_holds_the_values() -> None:
     text = printed(HEALTHY, width=140)
     for value in (
         "NVIDIA GeForce RTX 4090",
@@ -315,7 +316,7 @@ def test_the_printed_report_holds_the_values():
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_every_report_prints_at_every_width(width):
+def test_every_report_prints_at_every_width(width: Any) -> None:
     unread = ProbeProblem(item="x", what="Not read.", why="[bold]", fix="")
     broken = HardwareReport(
         nvidia=unread,
@@ -332,7 +333,7 @@ def test_every_report_prints_at_every_width(width):
         assert all(len(line) <= width for line in printed(report, width).splitlines())
 
 
-def test_json_is_one_object_on_stdout(tmp_path):
+def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom slidepack.cli.doctor import doctor\n"
         f"sys.exit(doctor(True, Path({str(tmp_path)!r})))\n"
@@ -347,7 +348,9 @@ def test_json_is_one_object_on_stdout(tmp_path):
     msgspec.convert(output["findings"], type=tuple[Finding, ...])
 
 
-def test_the_human_report_runs_on_this_machine(tmp_path, capsys):
+def test_the_human_report_runs_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = doctor(False, tmp_path)
     text = capsys.readouterr().out
     assert code in (0, 1)

@@ -14,13 +14,14 @@ OpenVisitor = Callable[..., "Visitor"]
 REFUSALS = r"Failed to load resource: the server responded with a status of 4\d\d"
 """The browser's own line about every request that is refused, as tests of bad input provoke."""
 
-# A violation of the Content-Security-Policy that the console would not show is made to show.
-_REPORT_VIOLATIONS = """
+# A violation of the Content-Security-Policy is made to show in the console; `shifts` tells how much
+# of the window moved on its own, as a share of its area.
+_WATCH = """
 document.addEventListener("securitypolicyviolation",
   (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI}`));
 window.shifts = [];
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push([entry.value, entry.startTime, ...entry.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName))]);
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) shifts.push(entry.value);
 }).observe({ type: "layout-shift", buffered: true });
 """
 
@@ -70,7 +71,7 @@ def visit(
         options: of the browser context, such as `color_scheme`.
     """
     context = browser.new_context(**options)
-    context.add_init_script(_REPORT_VIOLATIONS)
+    context.add_init_script(_WATCH)
     visitor = Visitor(daemon, context.new_page(), allowed)
     visitor.page.on("console", visitor.on_console)
     visitor.page.on("pageerror", lambda error: visitor.complaints.append(f"page error: {error}"))

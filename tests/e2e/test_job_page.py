@@ -51,12 +51,10 @@ def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio:
 
 
 def test_two_buttons_pressed_at_once_show_the_refusal(
-    open_visitor: OpenVisitor, studio: Studio, completed_job: int
+    open_visitor: OpenVisitor, studio: Studio
 ) -> None:
     job_id = studio.start(name="Cancelled elsewhere", steps=5000)
-    visitor = open_visitor(
-        studio.daemon, allowed=(REFUSALS, "dialog: Cancel this job for good")
-    )
+    visitor = open_visitor(studio.daemon, allowed=(REFUSALS, "dialog: Cancel this job for good"))
     page = visitor.go(f"/jobs/{job_id}")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     # This page hears of nothing any more, and so shows a button that cannot work.

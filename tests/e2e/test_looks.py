@@ -23,8 +23,8 @@ def look(page: Page, name: str) -> None:
     """Check that nothing is wider than the window and keep a picture."""
     wide = page.evaluate(
         """() => [...document.querySelectorAll("body *")]
-            .filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5
-                && !one.closest("pre, .unseen"))
+            .filter((one) => !one.closest("pre, .unseen"))
+            .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5)
             .map((one) => one.outerHTML.slice(0, 80))"""
     )
     assert wide == [], name

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,11 @@ def run(env: dict[str, str], cwd: Path | None = None) -> dict[str, dict[str, obj
     )
     assert "Traceback" not in child.stderr
     (line,) = child.stdout.splitlines()
-    return json.loads(line)
+    report: dict[str, dict[str, object]] = json.loads(line)
+    return report
 
 
-def test_it_prints_one_object_about_the_installed_torch():
+def test_it_prints_one_object_about_the_installed_torch() -> None:
     import torch  # noqa: PLC0415  # the comparison needs it, the module must not
 
     report = run({})
@@ -32,7 +34,7 @@ def test_it_prints_one_object_about_the_installed_torch():
     assert report["kvikio"]["version"] or report["kvikio"]["problem"]
 
 
-def test_missing_and_broken_packages_are_reported(tmp_path):
+def test_missing_and_broken_packages_are_reported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
     (tmp_path / "triton.py").write_text("import not_there_at_all\n")
     paths = os.pathsep.join((str(tmp_path), *sys.path))
@@ -42,17 +44,17 @@ def test_missing_and_broken_packages_are_reported(tmp_path):
     assert "not_there_at_all" in str(report["triton"]["problem"])
 
 
-def test_a_torch_in_the_working_folder_is_not_taken_for_the_real_one(tmp_path):
+def test_a_torch_in_the_working_folder_is_not_taken_for_the_real_one(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('the wrong one')\n")
     assert run({}, cwd=tmp_path)["torch"]["version"]
 
 
-def test_visibility_variables_are_shown():
+def test_visibility_variables_are_shown() -> None:
     report = run({"CUDA_VISIBLE_DEVICES": "1"})
     assert "CUDA_VISIBLE_DEVICES=1" in str(report["visible_devices"])
 
 
-def test_load_tells_why():
+def test_load_tells_why() -> None:
     module, problem = load("no_such_package_anywhere")
     assert module is None
     assert "no_such_package_anywhere" in problem
@@ -77,7 +79,7 @@ def test_load_tells_why():
         ("gfx1103", ["gfx1100"], False),
     ],
 )
-def test_architectures(card, arch_list, covered):
+def test_architectures(card: Any, arch_list: Any, covered: Any) -> None:
     assert supports(card, arch_list) is covered
 
 
@@ -104,7 +106,7 @@ def fake_torch(*, hip: str | None = None, full: bool = False) -> SimpleNamespace
     )
 
 
-def test_an_nvidia_device():
+def test_an_nvidia_device() -> None:
     device = describe_device(fake_torch(), 0, ["sm_86"])
     assert device == {
         "index": 0,
@@ -119,12 +121,12 @@ def test_an_nvidia_device():
     }
 
 
-def test_an_amd_device_goes_by_its_gfx_name():
+def test_an_amd_device_goes_by_its_gfx_name() -> None:
     device = describe_device(fake_torch(hip="6.4"), 0, ["gfx1100"])
     assert (device["architecture"], device["supported"]) == ("gfx1100", True)
 
 
-def test_a_full_card_still_tells_its_size():
+def test_a_full_card_still_tells_its_size() -> None:
     device = describe_device(fake_torch(full=True), 0, ["sm_89"])
     assert (device["total_bytes"], device["free_bytes"]) == (24 * GIB, None)
     assert device["problem"] == "free memory: CUDA error: out of memory"

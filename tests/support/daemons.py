@@ -48,6 +48,14 @@ class DaemonProcess:
         wait_until(self._answers, seconds=20, what="the daemon answers")
         return self
 
+    def __enter__(self) -> "DaemonProcess":
+        """Return the daemon, started."""
+        return self if self.process else self.start()
+
+    def __exit__(self, *_exc: object) -> None:
+        """End it and its workers."""
+        self.clean_up()
+
     def _answers(self) -> bool:
         try:
             return bool(self.api("GET", "/health")["status"] == "ready")

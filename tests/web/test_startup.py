@@ -56,7 +56,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     _assert_refused(done, "DAEMON-PORT-IN-USE", 71)
     assert f"Port {port} is taken" in done.stderr
     assert not (tmp_path / "daemon.json").exists()
-    with DaemonContext(tmp_path) as daemon:
+    with DaemonProcess(tmp_path) as daemon:
         assert daemon.api("GET", "/health")["status"] == "ready", "the lock was let go"
 
 
@@ -87,25 +87,12 @@ def test_bad_settings_are_named(tmp_path: Path, toml: str, variables: dict[str, 
     _assert_refused(done, "DAEMON-SETTINGS", 77)
 
 
-class DaemonContext:
-    """A daemon for the length of a block."""
-
-    def __init__(self, home: Path) -> None:
-        self.daemon = DaemonProcess(home)
-
-    def __enter__(self) -> DaemonProcess:
-        return self.daemon.start()
-
-    def __exit__(self, *_exc: object) -> None:
-        self.daemon.clean_up()
-
-
 def test_the_address_is_the_owners_and_gone_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "home"
     began = time.monotonic()
-    with DaemonContext(home) as daemon:
+    with DaemonProcess(home) as daemon:
         seconds = time.monotonic() - began
         with capsys.disabled():
             sys.stdout.write(f"\nThe daemon was ready in {seconds:.2f} s.\n")

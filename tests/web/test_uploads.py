@@ -75,7 +75,7 @@ def test_an_unknown_format_is_named(untouched: DaemonProcess) -> None:
 def test_a_cut_connection_leaves_nothing(untouched: DaemonProcess, chunked: bool) -> None:
     address = untouched.address
     host, _, port = address.url.removeprefix("http://").partition(":")
-    body = _rows("cut", 200_000)
+    body = _rows("cut", 400_000)
     length = "transfer-encoding: chunked" if chunked else f"content-length: {len(body)}"
     head = (
         f"PUT /api/v1/datasets?name=cut HTTP/1.1\r\nhost: {host}:{port}\r\n"

@@ -1,6 +1,7 @@
 """Talks to the running daemon's API with the token of its address file."""
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,17 +56,19 @@ class DaemonClient:
         """Stream a data file to the daemon and return the dataset.
 
         Raises:
-            SlidepackError: DATA-NOT-FOUND, and what the daemon answers.
+            SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-CUT, and what the daemon answers.
         """
         try:
-            size = path.stat().st_size
             with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                # A pipe has no length to announce.
+                length = str(status.st_size) if stat.S_ISREG(status.st_mode) else None
                 return self._send(
                     "PUT",
                     "/datasets",
                     params={"name": path.name} | ({"format": form} if form else {}),
                     content=_chunks(file),
-                    headers={"content-length": str(size)},
+                    headers={"content-length": length} if length else {},
                 ).json()
         except OSError as error:
             raise SlidepackError(
@@ -83,6 +86,13 @@ class DaemonClient:
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             response = self._http.request(method, path, **arguments)
+        except httpx.LocalProtocolError as error:
+            raise SlidepackError(
+                "DATA-UPLOAD-CUT",
+                "The file changed while it was sent.",
+                why=str(error),
+                fix="Run the command again when nothing writes to it.",
+            ) from error
         except httpx.TransportError as error:
             raise not_running(f"{self.url}: {error}") from error
         if response.is_success:

@@ -5,9 +5,8 @@ import signal
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-import click
 import typer
 
 from slidepack.cli import bench, data, jobs, models
@@ -17,7 +16,9 @@ from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.output import print_json, say
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.settings import data_home
-from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.errors import CATALOGUE, SlidepackError
+
+_INTERRUPTED: Final = CATALOGUE["RUN-INTERRUPTED"].exit_code
 
 app = typer.Typer(
     help="Fine-tune language models on this machine.",
@@ -76,23 +77,29 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit status."""
     try:
-        status = app(arguments, standalone_mode=False)
+        # The script held Ctrl-C back while this module loaded.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        app(arguments)
+    except SystemExit as end:
+        # Typer ends every command this way: also wrong usage (2), and Ctrl-C without a word.
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return _report(_interrupted(), arguments) if status == _INTERRUPTED else status
     except SlidepackError as error:
         return _report(error, arguments)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        interrupted = SlidepackError(
-            "RUN-INTERRUPTED",
-            "Interrupted; nothing is lost.",
-            fix="Run the same command again to go on.",
-        )
-        return _report(interrupted, arguments)
+    except KeyboardInterrupt:
+        return _report(_interrupted(), arguments)
     except OSError as error:
         # What a command reads is checked by the command; this is what it writes.
         return _report(disk_error(error, Path(error.filename or data_home(os.environ))), arguments)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    return status if isinstance(status, int) else 0
+    return 0
+
+
+def _interrupted() -> SlidepackError:
+    return SlidepackError(
+        "RUN-INTERRUPTED",
+        "Interrupted; nothing is lost.",
+        fix="Run the same command again to go on.",
+    )
 
 
 def _report(error: SlidepackError, arguments: list[str]) -> int:

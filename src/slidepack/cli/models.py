@@ -1,7 +1,7 @@
 """`slidepack models`: base models on this machine."""
 
+import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from slidepack.cli.client import DaemonClient, connect
 from slidepack.cli.output import print_json, print_table, say
+from slidepack.daemon.paths import expand_user
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
@@ -78,9 +79,9 @@ def add_and_wait(
     Raises:
         SlidepackError: why it cannot be used.
     """
-    here = Path(source).expanduser()
+    here = expand_user(source)
     # The daemon has another working directory.
-    absolute = str(here.resolve()) if here.exists() else source
+    absolute = str(here.resolve()) if os.path.exists(here) else source
     body = {"source": absolute, "name": name, "revision": revision}
     model: dict[str, Any] = client.post("/models", body)
     with Progress(transient=True, disable=quiet) as progress:

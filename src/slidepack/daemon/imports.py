@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from slidepack.daemon.changes import Changes
-from slidepack.daemon.paths import DataPaths
+from slidepack.daemon.paths import DataPaths, expand_user
 from slidepack.daemon.settings import Settings
 from slidepack.daemon.store.catalogue import Catalogue, ModelRecord
 from slidepack.daemon.supervisor.worker_process import find_worker
@@ -65,9 +65,10 @@ class ModelImports:
         Raises:
             SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE, MODEL-UNSUPPORTED.
         """
+        source = source.strip()
         kind = source_kind(source)
         if kind != "hub":
-            source = str(_expanded(source).resolve())
+            source = str(expand_user(source).resolve())
         if kind == "folder":
             # What is plain at a glance is refused at once; the importer checks the rest.
             refuse_pickles(Path(source))
@@ -181,9 +182,9 @@ def source_kind(source: str) -> Kind:
     Raises:
         SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL or MODEL-PICKLE.
     """
-    path = _expanded(source)
+    path = expand_user(source)
     try:
-        if path.is_dir():
+        if source and path.is_dir():
             return "folder"
         is_file = path.is_file()
         magic = _first_bytes(path) if is_file else b""
@@ -218,14 +219,6 @@ def source_kind(source: str) -> Kind:
         why=f"{clip(source, 200) or 'an empty text'} is no folder, no file and no hub id",
         fix="Name a Hugging Face folder, a GGUF file, or a hub id such as owner/name.",
     )
-
-
-def _expanded(source: str) -> Path:
-    """Return the path with `~` filled in, or as it is where there is no such user."""
-    try:
-        return Path(source).expanduser()
-    except RuntimeError:
-        return Path(source)
 
 
 def _first_bytes(path: Path) -> bytes:

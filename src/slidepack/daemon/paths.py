@@ -43,6 +43,14 @@ class DataPaths:
         return self.datasets / str(dataset_id)
 
 
+def expand_user(path: str) -> Path:
+    """Return a path with `~` filled in, or as it is where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def disk_error(error: OSError, path: Path) -> SlidepackError:
     """Return the coded error of a failed write below `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import platformdirs
 
+from slidepack.daemon.paths import expand_user
 from slidepack.engine.contract.errors import SlidepackError
 
 HOME_VARIABLE: Final = "SLIDEPACK_HOME"
@@ -42,9 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def data_home(environment: Mapping[str, str]) -> Path:
     """Return the directory under which all files live."""
     chosen = environment.get(HOME_VARIABLE)
-    return (
-        Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("slidepack")
-    )
+    return expand_user(chosen).absolute() if chosen else platformdirs.user_data_path("slidepack")
 
 
 def settings_file(environment: Mapping[str, str]) -> Path:

@@ -83,8 +83,8 @@ def activation_bytes_per_token(
 def plan_run(spec: JobSpec, shape: ModelShape, machine: Machine) -> RunPlan:
     """Decide how a LoRA run uses the machine, or say why it cannot.
 
-    Activations are kept where all tokens of a step fit at once; else the step is cut into
-    micro-batches, which costs nothing where they keep a core busy; else layers are recomputed.
+    Activations are kept where those of a whole step fit; else each layer is recomputed in the
+    backward pass, of the whole step at once where that fits, and else of one micro-batch at a time.
 
     Raises:
         SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.

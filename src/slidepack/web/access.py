@@ -100,8 +100,15 @@ class Access:
         """Let the request pass or refuse it.
 
         Raises:
-            SlidepackError: DAEMON-FORBIDDEN or DAEMON-ACCESS.
+            SlidepackError: DAEMON-FORBIDDEN, DAEMON-ACCESS or DAEMON-REQUEST-INVALID.
         """
+        if "\0" in scope["path"]:
+            raise SlidepackError(
+                "DAEMON-REQUEST-INVALID",
+                "The request cannot be answered.",
+                why="its path holds a NUL",
+                fix="See /schema/openapi.json for what there is.",
+            )
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if host not in self._hosts:

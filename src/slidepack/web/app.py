@@ -19,7 +19,12 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web import format as formats
 from slidepack.web.access import Access, Guard
 from slidepack.web.api import api_router
-from slidepack.web.errors import on_http_exception, on_slidepack_error, on_unexpected
+from slidepack.web.errors import (
+    on_http_exception,
+    on_slidepack_error,
+    on_too_deep,
+    on_unexpected,
+)
 from slidepack.web.pages import page_router
 
 _HERE = Path(__file__).parent
@@ -43,6 +48,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
         exception_handlers={
             SlidepackError: on_slidepack_error,
             HTTPException: on_http_exception,
+            RecursionError: on_too_deep,
             Exception: on_unexpected,
         },
         template_config=TemplateConfig(instance=engine),

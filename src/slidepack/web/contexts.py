@@ -7,7 +7,7 @@ from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
-from slidepack.web.api import JobDetail
+from slidepack.web.results import JobDetail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

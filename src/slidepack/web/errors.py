@@ -33,6 +33,17 @@ def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[Any
     return _respond(request, report, error.status_code)
 
 
+def on_too_deep(request: AnyRequest, _error: RecursionError) -> Response[Any]:
+    """Answer a body that is nested deeper than any request of ours."""
+    report = ErrorReport(
+        code="DAEMON-REQUEST-INVALID",
+        what="The request cannot be answered.",
+        why=f"{request.method} {request.url.path}: its body is nested too deeply",
+        fix="See /schema/openapi.json for what there is.",
+    )
+    return _respond(request, report, 400)
+
+
 def on_unexpected(request: AnyRequest, error: Exception) -> Response[Any]:
     """Answer a bug of ours; the log has the traceback, the answer has none."""
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -6,6 +6,7 @@ import msgspec
 
 from slidepack.daemon.requests import JobRequest
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.rows import clip
 
 
 def job_request(fields: dict[str, str]) -> JobRequest:
@@ -24,6 +25,16 @@ def job_request(fields: dict[str, str]) -> JobRequest:
         raise SlidepackError(
             "RUN-SPEC-INVALID",
             "The job's settings cannot run.",
-            why=str(error),
+            why=_reason(values, str(error)),
             fix="Choose a model and a dataset, and check the values.",
         ) from error
+
+
+def _reason(values: dict[str, Any], message: str) -> str:
+    """Name the field and what was typed, which msgspec's message leaves out."""
+    what, _, path = message.partition(" - at `$.")
+    field = path.rstrip("`")
+    if field not in values:
+        return message
+    wanted = {"Expected `int`": "use a whole number", "Expected `float`": "use a number"}
+    return f"{field} is {clip(values[field])}; {wanted.get(what.partition(',')[0], what)}"

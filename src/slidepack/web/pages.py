@@ -15,9 +15,10 @@ from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import Access
-from slidepack.web.api import JobDetail, add_model_now, job_detail, log_tail
+from slidepack.web.api import add_model_now
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
 from slidepack.web.forms import job_request
+from slidepack.web.results import JobDetail, job_detail, log_tail
 
 AnyRequest = Request[Any, Any, Any]
 Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]

@@ -37,12 +37,12 @@ def read(tree: Any, groups: tuple[str, ...] = ("render", "video"), **options: An
     return read_amd(tree.root, frozenset(groups), **options)
 
 
-def test_no_card_is_an_empty_answer(tree):
+def test_no_card_is_an_empty_answer(tree: Any) -> None:
     info = read(tree)
     assert info.gpus == ()
 
 
-def test_a_card_is_read_from_sysfs(tree):
+def test_a_card_is_read_from_sysfs(tree: Any) -> None:
     add_card(tree)
     tree.write(
         {
@@ -60,7 +60,7 @@ def test_a_card_is_read_from_sysfs(tree):
     assert gpu.problems == ()
 
 
-def test_the_cards_own_product_name_wins_and_an_unknown_card_shows_its_id(tree):
+def test_the_cards_own_product_name_wins_and_an_unknown_card_shows_its_id(tree: Any) -> None:
     add_card(tree, product_name="AMD Instinct MI210\n")
     add_card(tree, "card2", "0000:09:00.0")
     named, unknown = read(tree).gpus
@@ -69,7 +69,7 @@ def test_the_cards_own_product_name_wins_and_an_unknown_card_shows_its_id(tree):
     assert (named.index, unknown.index) == (0, 1)
 
 
-def test_other_vendors_and_connectors_are_no_cards(tree):
+def test_other_vendors_and_connectors_are_no_cards(tree: Any) -> None:
     add_card(tree)
     tree.write({"sys/class/drm/card0/device/vendor": "0x8086\n"})
     tree.write({"sys/class/drm/card1-DP-1/device/vendor": "0x1002\n"})
@@ -77,7 +77,7 @@ def test_other_vendors_and_connectors_are_no_cards(tree):
     assert len(read(tree).gpus) == 1
 
 
-def test_missing_values_are_none_with_a_reason(tree):
+def test_missing_values_are_none_with_a_reason(tree: Any) -> None:
     add_card(
         tree,
         mem_info_vram_used="",
@@ -90,7 +90,7 @@ def test_missing_values_are_none_with_a_reason(tree):
     assert any("radeon" in problem for problem in gpu.problems)
 
 
-def test_the_link_is_the_narrowest_on_the_way_to_the_root(tree):
+def test_the_link_is_the_narrowest_on_the_way_to_the_root(tree: Any) -> None:
     add_card(tree)
     slot = "sys/devices/pci0000:00/0000:00:01.0"
     for bridge, width in ((BRIDGES, "16"), (f"{slot}/0000:01:00.0", "4"), (slot, "4")):
@@ -107,13 +107,13 @@ def test_the_link_is_the_narrowest_on_the_way_to_the_root(tree):
     assert (link.generation_max, link.width_max) == (4, 16)
 
 
-def test_a_link_that_is_down_is_unknown(tree):
+def test_a_link_that_is_down_is_unknown(tree: Any) -> None:
     add_card(tree, current_link_speed="Unknown\n", current_link_width="0\n")
     (gpu,) = read(tree).gpus
     assert (gpu.pcie_generation, gpu.pcie_width) == (None, None)
 
 
-def test_users_come_from_fdinfo_once_a_client(tree):
+def test_users_come_from_fdinfo_once_a_client(tree: Any) -> None:
     add_card(tree)
     other = "0000:99:00.0"
     tree.write({"proc/42/comm": "steam\n", "proc/43/comm": "idle\n", "proc/uptime": "1\n"})
@@ -134,7 +134,7 @@ def test_users_come_from_fdinfo_once_a_client(tree):
     ]
 
 
-def test_newer_kernels_name_the_memory_differently_and_some_not_at_all(tree):
+def test_newer_kernels_name_the_memory_differently_and_some_not_at_all(tree: Any) -> None:
     add_card(tree)
     for pid, line in (("42", "drm-resident-vram:\t5 MiB\n"), ("43", "")):
         tree.link(f"proc/{pid}/fd/3", "/dev/dri/renderD128")
@@ -143,7 +143,7 @@ def test_newer_kernels_name_the_memory_differently_and_some_not_at_all(tree):
     assert [user.used_bytes for user in gpu.processes] == [5 << 20, None]
 
 
-def test_access_and_groups(tree):
+def test_access_and_groups(tree: Any) -> None:
     add_card(tree)
     assert read(tree, groups=("video",)).kfd_access == "missing"
     tree.write({"dev/kfd": ""})
@@ -181,7 +181,7 @@ def fake_amdsmi(**changes: Any) -> Any:
     return SimpleNamespace(**{**functions, **changes})
 
 
-def test_amdsmi_refines_what_sysfs_says(tree):
+def test_amdsmi_refines_what_sysfs_says(tree: Any) -> None:
     add_card(tree)
     info = read(tree, load_amdsmi=lambda _name: fake_amdsmi())
     (gpu,) = info.gpus
@@ -196,7 +196,7 @@ def test_amdsmi_refines_what_sysfs_says(tree):
     assert info.amdsmi_problem == ""
 
 
-def test_amdsmi_that_is_absent_broken_or_refusing_leaves_sysfs_standing(tree):
+def test_amdsmi_that_is_absent_broken_or_refusing_leaves_sysfs_standing(tree: Any) -> None:
     add_card(tree)
 
     def absent(name: str) -> None:
@@ -219,5 +219,5 @@ def test_amdsmi_that_is_absent_broken_or_refusing_leaves_sysfs_standing(tree):
         assert info.gpus[0].vram_total_bytes == 24 * GIB
 
 
-def test_this_machine_answers():
+def test_this_machine_answers() -> None:
     assert read_amd(Path("/"), frozenset()).amdsmi_problem == ""

@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ def cpuinfo(logical: int, flags: str = "fpu avx2 fma avx512f amx_bf16") -> str:
     return "".join(block.format(number, flags) for number in range(logical))
 
 
-def test_cores_model_and_extensions(tree):
+def test_cores_model_and_extensions(tree: Any) -> None:
     tree.write({"proc/cpuinfo": cpuinfo(4)})
     for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         name = f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"
@@ -24,7 +25,7 @@ def test_cores_model_and_extensions(tree):
     assert cpu.allowed_cores == len(os.sched_getaffinity(0))
 
 
-def test_arm_names_its_features_and_its_board(tree):
+def test_arm_names_its_features_and_its_board(tree: Any) -> None:
     tree.write(
         {
             "proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n",
@@ -62,18 +63,18 @@ def test_arm_names_its_features_and_its_board(tree):
     ],
     ids=["v2-parent", "v1", "v2-none"],
 )
-def test_the_cgroups_time_quota(tree, files, quota):
+def test_the_cgroups_time_quota(tree: Any, files: Any, quota: Any) -> None:
     tree.write({"proc/cpuinfo": cpuinfo(8), **files})
     assert read_cpu(tree.root).quota_cores == quota
 
 
-def test_an_empty_cpuinfo_is_an_error(tree):
+def test_an_empty_cpuinfo_is_an_error(tree: Any) -> None:
     tree.write({"proc/cpuinfo": "\n"})
     with pytest.raises(ValueError, match="no processor"):
         read_cpu(tree.root)
 
 
-def test_this_machine_answers():
+def test_this_machine_answers() -> None:
     cpu = read_cpu(Path("/"))
     assert cpu.model
     assert 1 <= cpu.physical_cores <= cpu.logical_cores

@@ -34,7 +34,7 @@ def read(tree: Any, data: str = "/home/me/data", home: str = "/home/me", **optio
     return read_drives(tree.root, Path(data), Path(home), **options).drives
 
 
-def test_a_desktop_with_three_kinds_of_drive(tree):
+def test_a_desktop_with_three_kinds_of_drive(tree: Any) -> None:
     add_disk(tree, "nvme0n1", "259:2", "0", "nvme0n1p2")
     add_disk(tree, "sda", "8:1", "0", "sda1")
     add_disk(tree, "sdb", "8:17", "1", "sdb1")
@@ -62,7 +62,7 @@ def test_a_desktop_with_three_kinds_of_drive(tree):
     assert (drives[0].total_bytes, drives[0].free_bytes) == (100 * GB, 5 * GB)
 
 
-def test_a_device_mounted_twice_is_listed_once(tree):
+def test_a_device_mounted_twice_is_listed_once(tree: Any) -> None:
     write_mounts(
         tree,
         line("0:30", "/", "btrfs", "/dev/nvme0n1p3"),
@@ -75,7 +75,7 @@ def test_a_device_mounted_twice_is_listed_once(tree):
     assert drive.holds_home
 
 
-def test_btrfs_on_an_encrypted_nvme_is_nvme(tree):
+def test_btrfs_on_an_encrypted_nvme_is_nvme(tree: Any) -> None:
     add_disk(tree, "nvme0n1", "259:3", "0", "nvme0n1p3")
     tree.write({"sys/devices/virtual/block/dm-0/dm/name": "luks-root\n"})
     tree.write({"sys/devices/virtual/block/dm-0/queue/rotational": "0\n"})
@@ -87,7 +87,7 @@ def test_btrfs_on_an_encrypted_nvme_is_nvme(tree):
     assert drive.kind == "nvme"
 
 
-def test_a_raid_is_as_slow_as_its_slowest_drive(tree):
+def test_a_raid_is_as_slow_as_its_slowest_drive(tree: Any) -> None:
     add_disk(tree, "sda", "8:0", "0")
     add_disk(tree, "sdb", "8:16", "1")
     for name in ("sda", "sdb"):
@@ -106,7 +106,9 @@ def test_a_raid_is_as_slow_as_its_slowest_drive(tree):
         ("overlay", "overlay", "unknown"),
     ],
 )
-def test_the_data_directorys_file_system_is_shown_whatever_its_type(tree, fs, device, kind):
+def test_the_data_directorys_file_system_is_shown_whatever_its_type(
+    tree: Any, fs: str, device: str, kind: str
+) -> None:
     write_mounts(
         tree,
         line("8:1", "/", "ext4", "/dev/sda1"),
@@ -117,7 +119,7 @@ def test_the_data_directorys_file_system_is_shown_whatever_its_type(tree, fs, de
     assert [(drive.mount, drive.kind) for drive in drives] == [("/data", kind), ("/", "unknown")]
 
 
-def test_virtual_disks_are_not_called_spinning(tree):
+def test_virtual_disks_are_not_called_spinning(tree: Any) -> None:
     add_disk(tree, "vda", "254:0", "1")
     add_disk(tree, "sdc", "8:32", "1")
     tree.write({"sys/devices/pci/block/sdc/device/vendor": "Msft    \n"})
@@ -129,7 +131,7 @@ def test_virtual_disks_are_not_called_spinning(tree):
     assert [drive.kind for drive in read(tree)] == ["unknown", "unknown"]
 
 
-def test_the_list_is_capped_and_keeps_the_data_drive(tree):
+def test_the_list_is_capped_and_keeps_the_data_drive(tree: Any) -> None:
     write_mounts(
         tree, *(line(f"8:{n}", f"/mnt/{n:02}", "ext4", f"/dev/sd{n}") for n in range(1, 30))
     )
@@ -138,7 +140,7 @@ def test_the_list_is_capped_and_keeps_the_data_drive(tree):
     assert [drive.mount for drive in drives[:2]] == ["/mnt/29", "/mnt/28"]
 
 
-def test_the_last_of_stacked_mounts_counts(tree):
+def test_the_last_of_stacked_mounts_counts(tree: Any) -> None:
     write_mounts(
         tree,
         line("8:1", "/", "ext4", "/dev/old"),
@@ -148,7 +150,7 @@ def test_the_last_of_stacked_mounts_counts(tree):
     assert (drive.device, drive.read_only) == ("/dev/new", True)
 
 
-def test_a_drive_that_does_not_answer_is_left_out_unless_it_holds_the_data(tree):
+def test_a_drive_that_does_not_answer_is_left_out_unless_it_holds_the_data(tree: Any) -> None:
     write_mounts(
         tree,
         line("8:1", "/", "ext4", "/dev/sda1"),
@@ -165,7 +167,7 @@ def test_a_drive_that_does_not_answer_is_left_out_unless_it_holds_the_data(tree)
         read(tree, data="/mnt/dead/x", usage=usage)
 
 
-def test_this_machine_answers(tmp_path):
+def test_this_machine_answers(tmp_path: Path) -> None:
     drives = read_drives(Path("/"), tmp_path, Path(os.path.expanduser("~"))).drives
     (data,) = [drive for drive in drives if drive.holds_data_dir]
     assert 0 <= data.free_bytes <= data.total_bytes

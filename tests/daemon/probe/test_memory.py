@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ LIMITS = (
 )
 
 
-def base(tree, *, memlock: str = "8388608", release: str = "6.8.0") -> None:
+def base(tree: Any, *, memlock: str = "8388608", release: str = "6.8.0") -> None:
     tree.write(
         {
             "proc/meminfo": MEMINFO + SWAP,
@@ -24,7 +25,7 @@ def base(tree, *, memlock: str = "8388608", release: str = "6.8.0") -> None:
     )
 
 
-def test_sizes_in_bytes(tree):
+def test_sizes_in_bytes(tree: Any) -> None:
     base(tree)
     memory = read_memory(tree.root)
     assert (memory.total_bytes, memory.available_bytes) == (32 * GIB, 16 * GIB)
@@ -34,7 +35,7 @@ def test_sizes_in_bytes(tree):
     assert memory.pin_note == ""
 
 
-def test_an_unlimited_memlock_is_none(tree):
+def test_an_unlimited_memlock_is_none(tree: Any) -> None:
     base(tree, memlock="unlimited")
     assert read_memory(tree.root).memlock_bytes is None
 
@@ -79,23 +80,23 @@ def test_an_unlimited_memlock_is_none(tree):
     ],
     ids=["v2-parent", "v1", "v1-container-top", "v2-outside-namespace", "v1-no-limit"],
 )
-def test_the_lowest_cgroup_limit_binds(tree, files, limit):
+def test_the_lowest_cgroup_limit_binds(tree: Any, files: Any, limit: Any) -> None:
     base(tree)
     tree.write(files)
     assert read_memory(tree.root).cgroup_limit_bytes == limit
 
 
-def test_wsl_has_a_pin_wall(tree):
+def test_wsl_has_a_pin_wall(tree: Any) -> None:
     base(tree, release="5.15.167.4-microsoft-standard-WSL2")
     assert "WSL 2" in read_memory(tree.root).pin_note
 
 
-def test_a_missing_line_is_named(tree):
+def test_a_missing_line_is_named(tree: Any) -> None:
     base(tree)
     tree.write({"proc/meminfo": MEMINFO})
     with pytest.raises(ValueError, match="SwapTotal"):
         read_memory(tree.root)
 
 
-def test_this_machine_agrees_with_psutil():
+def test_this_machine_agrees_with_psutil() -> None:
     assert read_memory(Path("/")).total_bytes == psutil.virtual_memory().total

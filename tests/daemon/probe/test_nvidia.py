@@ -49,7 +49,7 @@ def process(pid: int, used: int | None) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, usedGpuMemory=used)
 
 
-def test_a_healthy_card_is_read_whole(tree):
+def test_a_healthy_card_is_read_whole(tree: Any) -> None:
     info = read_nvidia(fake_nvml(), tree.root)
     assert (info.driver_version, info.cuda_version) == ("570.133.07", "12.8")
     (gpu,) = info.gpus
@@ -62,7 +62,7 @@ def test_a_healthy_card_is_read_whole(tree):
     assert gpu.problems == ()
 
 
-def test_no_library_is_no_driver_and_no_error(tree):
+def test_no_library_is_no_driver_and_no_error(tree: Any) -> None:
     tree.write(
         {
             "sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
@@ -88,13 +88,13 @@ def test_no_library_is_no_driver_and_no_error(tree):
     ],
     ids=["updated", "not-loaded", "unknown"],
 )
-def test_a_driver_that_does_not_answer_says_what_helps(tree, code, fix):
+def test_a_driver_that_does_not_answer_says_what_helps(tree: Any, code: int, fix: Any) -> None:
     with pytest.raises(ProbeFailure) as failure:
         read_nvidia(fake_nvml(nvmlInit=refuse(code)), tree.root)
     assert fix in failure.value.fix
 
 
-def test_the_library_is_closed_even_when_a_query_fails(tree):
+def test_the_library_is_closed_even_when_a_query_fails(tree: Any) -> None:
     closed = []
     nvml = fake_nvml(
         nvmlDeviceGetCount=refuse(pynvml.NVML_ERROR_UNKNOWN),
@@ -105,7 +105,7 @@ def test_the_library_is_closed_even_when_a_query_fails(tree):
     assert closed == [True]
 
 
-def test_a_lost_card_leaves_the_other(tree):
+def test_a_lost_card_leaves_the_other(tree: Any) -> None:
     def handle(index: int) -> int:
         if index == 0:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
@@ -119,7 +119,7 @@ def test_a_lost_card_leaves_the_other(tree):
     assert well.problems == ()
 
 
-def test_a_refused_value_is_none_with_its_reason(tree):
+def test_a_refused_value_is_none_with_its_reason(tree: Any) -> None:
     nvml = fake_nvml(
         nvmlDeviceGetUtilizationRates=refuse(pynvml.NVML_ERROR_NOT_SUPPORTED),
         nvmlDeviceGetComputeRunningProcesses=refuse(pynvml.NVML_ERROR_NOT_SUPPORTED),
@@ -130,7 +130,7 @@ def test_a_refused_value_is_none_with_its_reason(tree):
     assert gpu.temperature_celsius == 41
 
 
-def test_a_driver_older_than_the_call_is_a_refusal(tree):
+def test_a_driver_older_than_the_call_is_a_refusal(tree: Any) -> None:
     def mismatch(_: object) -> None:
         raise pynvml.NVMLLibraryMismatchError("too old")
 
@@ -138,7 +138,7 @@ def test_a_driver_older_than_the_call_is_a_refusal(tree):
     assert gpu.problems == ("compute processes: too old",)
 
 
-def test_processes_of_both_lists_count_once(tree):
+def test_processes_of_both_lists_count_once(tree: Any) -> None:
     tree.write({"proc/7/comm": "Xorg\n", "proc/9/comm": "game.exe\n"})
     nvml = fake_nvml(
         nvmlDeviceGetComputeRunningProcesses=lambda _: [process(9, 3 * GIB), process(11, None)],
@@ -152,7 +152,7 @@ def test_processes_of_both_lists_count_once(tree):
     ]
 
 
-def test_a_name_cut_by_the_kernel_is_completed_from_the_command_line(tree):
+def test_a_name_cut_by_the_kernel_is_completed_from_the_command_line(tree: Any) -> None:
     tree.write(
         {
             "proc/5/comm": "a-very-long-pro\n",
@@ -166,7 +166,7 @@ def test_a_name_cut_by_the_kernel_is_completed_from_the_command_line(tree):
     assert process_name(proc, 6) == "a-very-long-pro"
 
 
-def test_the_real_library_here_gives_an_answer_or_a_reason():
+def test_the_real_library_here_gives_an_answer_or_a_reason() -> None:
     try:
         info = read_nvidia(pynvml, Path("/"))
     except ProbeFailure as failure:

@@ -39,11 +39,12 @@ def machine(tree: Any) -> Any:
     return tree
 
 
-def test_a_whole_machine(machine):
+def test_a_whole_machine(machine: Any) -> None:
     report = probe_hardware(Path("/data"), software=False, sources=sources(machine))
     assert report.problems == ()
     assert report.gpus == ()
     assert report.software is None
+    assert not isinstance(report.cpu, ProbeProblem)
     assert report.cpu.model == "Test CPU"
 
 
@@ -55,7 +56,7 @@ def test_a_whole_machine(machine):
         ("drives", "proc/self/mountinfo"),
     ],
 )
-def test_a_failing_item_leaves_the_rest(machine, item, missing):
+def test_a_failing_item_leaves_the_rest(machine: Any, item: str, missing: Any) -> None:
     (machine.root / missing).unlink()
     report = probe_hardware(Path("/data"), software=False, sources=sources(machine))
     (problem,) = report.problems
@@ -65,14 +66,14 @@ def test_a_failing_item_leaves_the_rest(machine, item, missing):
     assert problem.fix
 
 
-def test_a_driver_that_fails_leaves_the_rest(machine):
+def test_a_driver_that_fails_leaves_the_rest(machine: Any) -> None:
     places = sources(machine, BrokenNvml())
     report = probe_hardware(Path("/data"), software=False, sources=places)
     assert [problem.item for problem in report.problems] == ["nvidia"]
     assert "restart" in report.problems[0].fix
 
 
-def test_a_child_that_fails_leaves_the_rest(machine):
+def test_a_child_that_fails_leaves_the_rest(machine: Any) -> None:
     places = msgspec.structs.replace(
         sources(machine), software_command=(sys.executable, "-c", "raise SystemExit(1)")
     )
@@ -81,13 +82,13 @@ def test_a_child_that_fails_leaves_the_rest(machine):
     assert len(report.problems) == 1
 
 
-def test_the_report_survives_json(machine):
+def test_the_report_survives_json(machine: Any) -> None:
     (machine.root / "proc/cpuinfo").unlink()
     report = probe_hardware(Path("/data"), software=False, sources=sources(machine))
     assert msgspec.json.decode(msgspec.json.encode(report), type=HardwareReport) == report
 
 
-def test_the_fast_part_is_fast(tmp_path):
+def test_the_fast_part_is_fast(tmp_path: Path) -> None:
     def seconds() -> float:
         started = time.perf_counter()
         report = probe_hardware(tmp_path, software=False)
@@ -98,11 +99,11 @@ def test_the_fast_part_is_fast(tmp_path):
     assert min(seconds() for _ in range(5)) < 0.3
 
 
-def test_own_groups_are_names():
+def test_own_groups_are_names() -> None:
     assert all(isinstance(name, str) for name in own_groups())
 
 
-def test_the_probe_imports_no_torch(tmp_path):
+def test_the_probe_imports_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_the_real_child_is_read():
+def test_the_real_child_is_read() -> None:
     software = read_software(torch_report_command())
     assert software.python.startswith("3.")
     assert software.torch.build in ("cpu", "cuda", "rocm")
@@ -29,7 +30,7 @@ def test_the_real_child_is_read():
     ],
     ids=["hangs", "crashes", "raises", "exits", "is-silent", "prints-nonsense"],
 )
-def test_a_child_that_fails_gives_its_reason(code, why):
+def test_a_child_that_fails_gives_its_reason(code: str, why: str) -> None:
     limit = 0.5 if "sleep" in code else 30
     with pytest.raises(ProbeFailure) as failure:
         read_software(python(code), timeout_seconds=limit)
@@ -37,13 +38,13 @@ def test_a_child_that_fails_gives_its_reason(code, why):
     assert failure.value.fix
 
 
-def test_a_python_that_is_not_there_gives_its_reason(tmp_path):
+def test_a_python_that_is_not_there_gives_its_reason(tmp_path: Path) -> None:
     with pytest.raises(ProbeFailure) as failure:
         read_software((str(tmp_path / "python"),))
     assert "could not be started" in failure.value.why
 
 
-def test_what_libraries_print_before_the_report_is_passed_over():
+def test_what_libraries_print_before_the_report_is_passed_over() -> None:
     noisy = (
         "import runpy; print('loading'); "
         "runpy.run_module('slidepack.engine.torch_report', run_name='__main__')"

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from slidepack.daemon.probe.wsl import read_wsl
@@ -13,7 +15,7 @@ from slidepack.daemon.probe.wsl import read_wsl
         ("6.8.0-1021-azure", False, "no"),
     ],
 )
-def test_version(tree, release, interop, version):
+def test_version(tree: Any, release: str, interop: Any, version: str) -> None:
     tree.write({"proc/sys/kernel/osrelease": f"{release}\n"})
     if interop:
         tree.write({"proc/sys/fs/binfmt_misc/WSLInterop": "enabled\n"})

@@ -54,7 +54,7 @@ def real_data() -> Path:
         ("identity.json", "alpaca", 91),
         ("alpaca_en_demo.json", "alpaca", 999),
         ("alpaca_zh_demo.json", "alpaca", 1000),
-        ("v1_sft_demo.jsonl", "chat", 50),
+        ("v1_sft_demo.jsonl", "chat", 500),
     ],
 )
 def test_every_row_is_accounted_for(

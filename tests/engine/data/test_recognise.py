@@ -75,6 +75,8 @@ def test_same_role_in_a_row_and_a_last_user_turn_are_kept() -> None:
         ({"weight": None, "train": None}, True),
         ({"weight": True}, True),
         ({"train": True}, True),
+        ({"loss_weight": 1.0}, True),
+        ({"loss_weight": 0.0, "weight": 1}, False),
         ({"weight": 0}, False),
         ({"weight": 0.0}, False),
         ({"weight": False}, False),
@@ -112,6 +114,10 @@ def test_content_parts_are_joined() -> None:
     row = _chat(_turn("user", parts), ANSWER)
     assert isinstance(row, ChatRow)
     assert row.messages[0].content == "a b"
+    # LLaMA-Factory says `value`.
+    row = _chat(_turn("user", [{"type": "text", "value": "c"}]), ANSWER)
+    assert isinstance(row, ChatRow)
+    assert row.messages[0].content == "c"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
 from slidepack.engine.worker.dataset import load_data, write_rejects
 
-ALTERNATING = (
-    "{% if messages[0]['role'] != 'user' %}{{ raise_exception('user first') }}{% endif %}"
-    + TEMPLATE
+USER_FIRST = (
+    "{% if messages[0]['role'] != 'user' %}{{ raise_exception('no') }}{% endif %}" + TEMPLATE
 )
 
 
@@ -79,7 +78,7 @@ def test_a_selection_of_its_own_replaces_the_split(
 
 
 def test_rows_that_the_template_refuses_are_left_out_and_never_asked(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path, template=ALTERNATING)
+    save_tokenizer(tmp_path, template=USER_FIRST)
     tokenizer = load_tokenizer(tmp_path)
     refused: list[Row] = [ChatRow(i, (Turn("assistant", f"a {i}"),)) for i in range(100)]
     own = _ref(tmp_path / "own", [*refused, *_rows(1, first=700)])
@@ -92,12 +91,9 @@ def test_rows_that_the_template_refuses_are_left_out_and_never_asked(tmp_path: P
 def test_a_row_that_starts_with_its_answer_is_no_question(tmp_path: Path) -> None:
     # Usable as a whole, but the template refuses the nothing before the answer.
     template = "{% if not messages %}{{ raise_exception('empty') }}{% endif %}" + TEMPLATE
-    save_tokenizer(tmp_path, template=template.replace("not messages", "messages | length == 0"))
-    rows: list[Row] = [
-        ChatRow(
-            1, (Turn("assistant", "hello", False), Turn("user", "q", False), Turn("assistant", "a"))
-        )
-    ]
+    save_tokenizer(tmp_path, template=template)
+    turns = (Turn("assistant", "hi", False), Turn("user", "q", False), Turn("assistant", "a"))
+    rows: list[Row] = [ChatRow(1, turns)]
     own = _ref(tmp_path / "own", rows)
     spec = _spec(_ref(tmp_path / "rows", _rows(5)), eval=EvalSpec(selection=own))
     data = load_data(spec, load_tokenizer(tmp_path), 64, _nothing)

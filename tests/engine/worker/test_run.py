@@ -209,6 +209,24 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_older_one_taken(
     assert _adapter(resumed) == _adapter(whole)
 
 
+def test_a_run_killed_after_its_last_step_ends_with_the_same_result(
+    base: Path, whole: RunFolder
+) -> None:
+    """The last checkpoint is of the last step; what is left is measuring and writing the result."""
+    resumed = make_run(
+        base / "after-the-end",
+        tiny_spec(base),
+        attempt=2,
+        resume_from=(str(whole.list_checkpoints()[0]),),
+    )
+    assert run_worker(resumed) == 0, resumed.log.read_text()
+    finished = events_of(resumed)[-1]
+    assert isinstance(finished, Finished)
+    assert finished.eval_loss_before == _held_out(whole)[0]
+    assert finished.eval_loss_after == _held_out(whole)[8]
+    assert _adapter(resumed) == _adapter(whole)
+
+
 def test_a_checkpoint_of_another_job_is_not_resumed_from(base: Path, whole: RunFolder) -> None:
     other = make_run(
         base / "other-seed",

@@ -40,7 +40,9 @@ _KNOWN_FIELDS: Final[dict[Format, frozenset[str]]] = {
     "alpaca": frozenset({"instruction", "input", "output", "system"}),
     "completion": frozenset({"prompt", "completion"}),
 }
-_TURN_FIELDS: Final = frozenset({"role", "content", "weight", "train"})
+_MARKS: Final = ("weight", "loss_weight", "train")
+"""Fields of a turn that say whether it is trained: OpenAI's, LLaMA-Factory's, Axolotl's."""
+_TURN_FIELDS: Final = frozenset({"role", "content", *_MARKS})
 
 _Repair = Literal["number", "nul", "surrogate"]
 _REPAIRS: Final[dict[_Repair, str]] = {
@@ -208,19 +210,23 @@ def _joined_parts(content: object) -> object:
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text":
             return None
-        if not isinstance(part.get("text"), str):
+        text = part.get("text", part.get("value"))
+        if not isinstance(text, str):
             return None
-        texts.append(part["text"])
+        texts.append(text)
     return "".join(texts)
 
 
 def _is_trained(index: int, message: dict[str, Any]) -> bool:
     """Return whether the turn's own marks let the loss see it; null stands for no mark."""
-    weight = message.get("weight")
-    train = message.get("train")
-    if isinstance(weight, Number):
-        weight = {0.0: False, 1.0: True}.get(float(weight.text), weight)
-    for name, mark in (("weight", weight), ("train", train)):
-        if mark is not None and not isinstance(mark, bool):
+    trained = True
+    for name in _MARKS:
+        mark = message.get(name)
+        if name != "train" and isinstance(mark, Number):
+            mark = {0.0: False, 1.0: True}.get(float(mark.text), mark)
+        if mark is None:
+            continue
+        if not isinstance(mark, bool):
             raise _RejectedError("bad-weight", f"turn {index} has {name} {clip(mark)}")
-    return weight is not False and train is not False
+        trained = trained and mark
+    return trained

@@ -113,7 +113,7 @@ class Trainer:
         """
         if self.step == 0 and self.eval_loss_before is None:
             self.eval_loss_before = self.evaluate(0)
-        final_loss = self.eval_loss_before if self.step == self.total_steps else None
+        final_loss: float | None = None
         self._events.append(PhaseChanged(at=self._events.now(), phase="training"))
         while self.step < self.total_steps:
             self._obey()

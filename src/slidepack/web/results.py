@@ -1,0 +1,116 @@
+"""What the API and the page read of a job: its details, charts, log and result."""
+
+import secrets
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from slidepack.daemon.paths import disk_error
+from slidepack.daemon.service import Service
+from slidepack.daemon.store.jobs import AttemptRecord, JobRecord
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.runfolder import RunFolder
+
+_MAX_LOG_BYTES: Final = 256 << 10
+
+
+class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one job."""
+
+    job: JobRecord
+    spec: JobSpec
+    attempts: list[AttemptRecord]
+    transitions: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    warnings: list[dict[str, Any]]
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's series by step."""
+
+    progress: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+
+def job_detail(service: Service, job_id: int) -> JobDetail:
+    """Gather everything about a job.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    return JobDetail(
+        job=service.jobs.get(job_id),
+        spec=service.jobs.spec(job_id),
+        attempts=service.jobs.attempts(job_id),
+        transitions=service.jobs.transitions(job_id),
+        evaluations=service.runlog.evaluations(job_id),
+        samples=service.runlog.samples(job_id),
+        warnings=service.runlog.warnings(job_id),
+    )
+
+
+def chart(service: Service, job_id: int) -> Chart:
+    """Gather a job's series.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    service.jobs.get(job_id)
+    return Chart(
+        progress=service.runlog.progress(job_id), evaluations=service.runlog.evaluations(job_id)
+    )
+
+
+def log_tail(service: Service, job_id: int) -> str:
+    """Return the end of the logs of all attempts, oldest first.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    service.jobs.get(job_id)
+    texts = []
+    for attempt in service.jobs.attempts(job_id):
+        path = RunFolder(Path(attempt.folder)).log
+        data = path.read_bytes()[-_MAX_LOG_BYTES:] if path.exists() else b""
+        text = data.decode("utf-8", "replace")
+        texts.append(f"--- attempt {attempt.number} ({attempt.state}) ---\n{text}")
+    return "\n".join(texts)
+
+
+def adapter_zip(service: Service, job_id: int) -> Path:
+    """Return the result's adapter folder as a zip file, made on the first call.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND, RUN-NO-RESULT, DISK-FULL.
+    """
+    job = service.jobs.get(job_id)
+    if job.state != "completed" or job.result is None:
+        raise SlidepackError(
+            "RUN-NO-RESULT",
+            f"Job {job_id} has no adapter yet.",
+            why=f"it is {job.state}",
+            fix="Wait until it is completed.",
+        )
+    target = Path(job.result) / "adapter.zip"
+    if not target.exists():
+        _zip_adapter(Path(job.result) / "adapter", target)
+    return target
+
+
+def _zip_adapter(folder: Path, target: Path) -> None:
+    # Two downloads may begin at once; each writes a file of its own, and the last rename stays.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        # The weights are noise to a compressor, so they are stored as they are.
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, f"{folder.name}/{path.name}")
+        temporary.rename(target)
+    except OSError as error:
+        raise disk_error(error, target) from error
+    finally:
+        temporary.unlink(missing_ok=True)

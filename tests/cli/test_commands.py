@@ -1,0 +1,193 @@
+"""Every command: one JSON value, coded errors in one line, and text for people."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from support.queueing import Farm
+from support.tiny import chat_rows, write_jsonl
+
+from slidepack.cli import data, jobs, main, models
+from slidepack.cli.main import run
+from slidepack.engine.contract.errors import CATALOGUE
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "rows.jsonl", chat_rows(12))
+
+
+def _commands(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for entry in app.registered_commands:
+        callback = entry.callback
+        assert callback is not None
+        yield prefix + (entry.name or callback.__name__), callback
+
+
+def test_every_command_but_serve_has_json() -> None:
+    groups = ((main.app, ""), (jobs.app, "jobs "), (models.app, "models "), (data.app, "data "))
+    names: dict[str, Any] = {}
+    for app, prefix in groups:
+        names |= dict(_commands(app, prefix))
+    assert {n for n, call in names.items() if "json_output" not in call.__annotations__} == {
+        "serve"
+    }
+    # The tests below run each of these, and those of the demo and the doctor are elsewhere.
+    assert set(names) == {
+        *("serve", "open", "demo", "doctor", "data check"),
+        *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
+        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry")),
+        *(f"models {name}" for name in ("add", "list", "show", "rm")),
+    }
+
+
+def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> None:
+    add = ("jobs", "add", str(file), "--model", served_farm.model, "--held-out", str(file))
+    status, job = command(*add, "--name", "from the shell", "--steps", "3", "--prompt", "Hi?")
+    assert (status, job["state"], job["name"]) == (0, "queued", "from the shell")
+    number = str(job["id"])
+    status, paused = command("jobs", "pause", number)
+    assert (status, paused["state"] == "paused" or paused["wanted"]) == (0, True) or paused[
+        "wanted"
+    ]
+    served_farm.daemon.wait_for(job["id"], "paused")
+    assert command("jobs", "resume", number)[1]["state"] == "queued"
+    command("jobs", "cancel", number)
+    served_farm.daemon.wait_for(job["id"], "cancelled")
+    status, again = command("jobs", "retry", number)
+    assert (status, again["state"]) == (0, "queued")
+    command("jobs", "cancel", str(again["id"]))
+    listed = command("jobs", "list")[1]
+    assert {job["id"], again["id"], 1} <= {entry["id"] for entry in listed}
+    detail = command("jobs", "show", number)[1]
+    assert detail["spec"]["eval"]["sample_prompts"] == ["Hi?"]
+    assert "attempt 1" in command("jobs", "logs", "1")[1]["log"]
+
+
+def test_the_life_of_a_model(
+    command: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_model.parent)
+    # The same folder, by a relative path, is the same model.
+    status, same = command("models", "add", tiny_model.name)
+    assert (status, same["state"]) == (0, "ready")
+    assert same["id"] in {model["id"] for model in command("models", "list")[1]}
+    assert command("models", "show", same["id"])[1] == same
+    other = tiny_model.with_name("other")
+    if not other.exists():
+        other.symlink_to(tiny_model)
+    status, removed = command("models", "rm", same["id"])
+    assert (status, removed) == (0, {"removed": same["id"]})
+    assert (tiny_model / "config.json").exists()
+    status, back = command("models", "add", str(other), "--name", same["name"])
+    assert (status, back["id"]) == (0, same["id"])
+
+
+def test_data_check_and_open(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, served_farm: Farm
+) -> None:
+    status, report = command("data", "check", str(file))
+    assert (status, report["usable"], report["format"]) == (0, 12, "chat")
+    status, link = command("open")
+    assert link["url"].startswith(served_farm.daemon.address.url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("jobs", "show", "987"), "RUN-NOT-FOUND"),
+        (("jobs", "show", "99999999999999999999"), "RUN-NOT-FOUND"),
+        (("jobs", "logs", "987"), "RUN-NOT-FOUND"),
+        (("jobs", "cancel", "1"), "RUN-STATE"),
+        (("jobs", "resume", "1"), "RUN-STATE"),
+        (("jobs", "add", "/no/such/file", "--model", "x"), "DATA-NOT-FOUND"),
+        (("jobs", "add", "{tmp}", "--model", "x"), "DATA-NOT-FOUND"),
+        (("jobs", "add", "{file}", "--model", "nobody"), "MODEL-NOT-FOUND"),
+        (("jobs", "add", "{file}", "--model", "{model}", "--rank", "0"), "RUN-SPEC-INVALID"),
+        (("jobs", "add", "{file}", "--model", "{model}", "--format", "x"), "DATA-FORMAT-UNKNOWN"),
+        (("jobs", "add", "{empty}", "--model", "{model}"), "DATA-EMPTY"),
+        (("jobs", "add", "{text}", "--model", "{model}"), "DATA-NOT-JSON"),
+        (("data", "check", "/no/such/file"), "DATA-NOT-FOUND"),
+        (("data", "check", "{tmp}"), "DATA-NOT-FOUND"),
+        (("data", "check", "{empty}"), "DATA-EMPTY"),
+        (("models", "show", "nobody"), "MODEL-NOT-FOUND"),
+        (("models", "rm", "nobody"), "MODEL-NOT-FOUND"),
+        (("models", "add", "/no/such/model"), "MODEL-NOT-FOUND"),
+        (("models", "add", "~nobody-of-that-name/x y"), "MODEL-NOT-FOUND"),
+        (("models", "add", "{tmp}"), "MODEL-NOT-A-MODEL"),
+        (("models", "add", "{text}"), "MODEL-NOT-A-MODEL"),
+        (("models", "add", "{pickled}"), "MODEL-PICKLE"),
+        (("models", "add", "{mamba}"), "MODEL-UNSUPPORTED"),
+        (("models", "add", "{hollow}"), "MODEL-UNSUPPORTED"),
+    ],
+)
+def test_errors_keep_their_code(
+    command: Command,
+    served_farm: Farm,
+    file: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: str,
+) -> None:
+    places = {"tmp": tmp_path, "file": file, "model": served_farm.model}
+    for name, content in (("empty", ""), ("text", "hello")):
+        places[name] = tmp_path / name
+        (tmp_path / name).write_text(content)
+    for name, kind in (("pickled", "LlamaForCausalLM"), ("mamba", "MambaForCausalLM")):
+        places[name] = tmp_path / name
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(f'{{"architectures": ["{kind}"]}}')
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    places["hollow"] = tmp_path / "hollow.gguf"
+    (tmp_path / "hollow.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    status, value = command(*(argument.format(**places) for argument in arguments))
+    assert value["error"]["code"] == code, value
+    assert status == CATALOGUE[code].exit_code
+    assert value["error"]["what"]
+    assert value["error"]["fix"]
+
+
+def test_without_a_daemon_each_command_says_so(
+    command: Command, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIDEPACK_HOME", str(tmp_path / "nobody"))
+    stale = '{"url": "http://127.0.0.1:9", "token": "t", "pid": 1}'
+    for address in (None, "{", stale):
+        if address is not None:
+            (tmp_path / "nobody").mkdir(exist_ok=True)
+            (tmp_path / "nobody" / "daemon.json").write_text(address)
+        for arguments in (
+            ("jobs", "list"),
+            ("jobs", "add", str(file), "--model", "x"),
+            ("models", "add", "x/y"),
+            ("open",),
+        ):
+            status, value = command(*arguments)
+            assert (status, value["error"]["code"]) == (72, "DAEMON-NOT-RUNNING")
+
+
+def test_text_for_people_shows_names_as_they_are(
+    command: Command, served_farm: Farm, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "[red]not markup[/red] [/]"
+    number = command("jobs", "add", str(file), "--model", served_farm.model, "--name", name)[1][
+        "id"
+    ]
+    command("jobs", "cancel", str(number))
+    for arguments in (["jobs", "list"], ["jobs", "show", str(number)], ["models", "list"]):
+        assert run(arguments) == 0
+    assert name in capsys.readouterr().out
+    for arguments in (["jobs", "logs", "1"], ["data", "check", str(file)], ["models", "show", "x"]):
+        run(arguments)
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+
+
+def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["nothing"], ["jobs", "add"], ["jobs", "show", "many"], ["--nothing"]):
+        assert run(arguments) == 2
+        assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,279 @@
+"""Every template renders from its page's context alone; a misspelt field is an error."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from jinja2 import UndefinedError
+
+from slidepack.daemon.doctor import Finding
+from slidepack.daemon.probe.amd import AmdInfo
+from slidepack.daemon.probe.cpu import CpuInfo
+from slidepack.daemon.probe.drives import Drive, Drives
+from slidepack.daemon.probe.gpu import Gpu, GpuProcess
+from slidepack.daemon.probe.memory import MemoryInfo
+from slidepack.daemon.probe.nvidia import NvidiaInfo
+from slidepack.daemon.probe.problem import ProbeProblem
+from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.probe.wsl import WslInfo
+from slidepack.daemon.requests import JobRequest
+from slidepack.daemon.states import JobState
+from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
+from slidepack.daemon.store.jobs import JobRecord
+from slidepack.engine.contract.errors import ErrorReport
+from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
+from slidepack.engine.data.check import DataReport
+from slidepack.web.api import JobDetail
+from slidepack.web.app import template_engine
+from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+
+_FOLDER = Path("src/slidepack/web/templates")
+_ROOT = next(p for p in Path(__file__).resolve().parents if (p / _FOLDER).is_dir())
+_ALL = sorted(str(p.relative_to(_ROOT / _FOLDER)) for p in (_ROOT / _FOLDER).rglob("*.html"))
+_OF_JOB = [name for name in _ALL if name == "job.html" or name.startswith("parts/job_")]
+_OF_ERROR = ["error.html", "parts/error.html"]
+_OF_HOME = [name for name in _ALL if name not in {*_OF_JOB, *_OF_ERROR, "base.html"}]
+
+_ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
+_PROBLEM = ProbeProblem(item="any", what="It could not be read.", why="denied", fix="Look.")
+
+
+def render(name: str, **context: object) -> str:
+    return template_engine().get_template(name).render(**context)
+
+
+def gpu(**changes: object) -> Gpu:
+    card = Gpu(
+        vendor="nvidia",
+        index=0,
+        uuid="GPU-0",
+        name="A card",
+        pci_address="0000:01:00.0",
+        architecture="sm_89",
+        driver_version="570.1",
+    )
+    return msgspec.structs.replace(card, **changes)
+
+
+def reports() -> Iterator[HardwareReport]:
+    processes = tuple(GpuProcess(pid=pid, name="", used_bytes=None) for pid in range(5))
+    cards = (
+        gpu(
+            vram_total_bytes=1 << 34,
+            vram_free_bytes=1 << 33,
+            pcie_generation_max=4,
+            pcie_width_max=16,
+            temperature_celsius=51,
+            processes=processes,
+        ),
+        gpu(vram_total_bytes=1 << 34),
+        gpu(driver_version=""),
+    )
+    drive = Drive(
+        mount="/",
+        device="/dev/nvme0n1",
+        fs_type="ext4",
+        kind="nvme",
+        total_bytes=1 << 40,
+        free_bytes=1 << 39,
+        read_only=False,
+        holds_data_dir=True,
+        holds_home=True,
+    )
+    whole = HardwareReport(
+        nvidia=NvidiaInfo(driver_version="570.1", cuda_version="12.8", cards_on_bus=(), gpus=cards),
+        amd=AmdInfo(gpus=(), kfd_access="missing", missing_groups=()),
+        cpu=CpuInfo(
+            model="A processor",
+            physical_cores=8,
+            logical_cores=16,
+            allowed_cores=16,
+            quota_cores=None,
+            extensions=("avx2",),
+        ),
+        memory=MemoryInfo(
+            total_bytes=1 << 35,
+            available_bytes=1 << 34,
+            swap_total_bytes=0,
+            swap_free_bytes=0,
+            cgroup_limit_bytes=1 << 33,
+            memlock_bytes=None,
+        ),
+        drives=Drives(drives=(drive,)),
+        wsl=WslInfo(version="no", kernel="6.1"),
+        software=None,
+    )
+    yield whole
+    items = dict.fromkeys(HardwareReport.__struct_fields__, _PROBLEM)
+    yield HardwareReport(**items)
+
+
+def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
+    ended = state in ("completed", "failed", "cancelled")
+    return JobRecord(
+        id=7,
+        name="A <job>",
+        state=state,
+        reason="waits for its turn",
+        model_id="small",
+        dataset_id=1,
+        step=3 if begun else 0,
+        total_steps=10 if begun else 0,
+        phase="training" if begun else "",
+        loss=1.5 if begun else None,
+        eta_seconds=12.0 if begun else None,
+        tokens_per_second=120.0 if begun else None,
+        result="somewhere" if state == "completed" else None,
+        error=_ERROR if state == "failed" else None,
+        wanted="pause" if state == "pausing" else None,
+        wanted_at=None,
+        created_at=1.0,
+        started_at=2.0 if begun else None,
+        ended_at=70.0 if ended else None,
+    )
+
+
+def job_page(state: JobState, *, begun: bool = True) -> JobPage:
+    row = {"at": 5.0, "from_state": "draft", "to_state": state, "reason": "because"}
+    spec = JobSpec(
+        name="A <job>",
+        base=ModelRef(model_id="small", path="/m", content_hash="a" * 64),
+        dataset=DatasetRef(dataset_id="1", path="/d", content_hash="b" * 64),
+        method=LoraMethod(),
+        steps=10 if begun else 0,
+        epochs=0.0 if begun else 2.0,
+    )
+    warning = {"attempt": 1, "code": "RUN-SLOW", "message": "It is <slow>."}
+    pairs = [
+        SamplePair(prompt="<ask>", before="<b>", after=None),
+        SamplePair(prompt="again", before="<b>", after="<i>"),
+    ]
+    return JobPage(
+        csrf_token="token",
+        detail=JobDetail(
+            job=job_record(state, begun=begun),
+            spec=spec,
+            attempts=[],
+            transitions=[row],
+            evaluations=[],
+            samples=[],
+            warnings=[warning] if begun else [],
+        ),
+        samples=pairs if begun else [],
+        log="<log>" if begun else "",
+        eval_before=3.0 if begun else None,
+        eval_now=2.0 if begun else None,
+        last_event_id=4,
+    )
+
+
+def home_page(report: HardwareReport, *, full: bool) -> HomePage:
+    models = [
+        ModelRecord(
+            id=state,
+            name=f"A <{state}> model",
+            kind="folder",
+            source="/m",
+            state=state,
+            path="/m",
+            content_hash="",
+            stamp="",
+            architecture="llama",
+            params=134_500_000,
+            bytes=1 << 29,
+            license="apache-2.0",
+            revision="",
+            stage="reads",
+            done=1,
+            total=2,
+            error=_ERROR if state == "failed" else None,
+            created_at=1.0,
+        )
+        for state in ("importing", "ready", "failed")
+    ]
+    dataset = DatasetRecord(
+        id=1,
+        name="<rows>.jsonl",
+        bytes=2000,
+        source_hash="",
+        form="chat",
+        report=DataReport(
+            format="chat",
+            rows=1,
+            usable=1,
+            rejected=0,
+            reasons={},
+            first_rejects=(),
+            ignored_fields=(),
+            first_questions=(),
+            content_hash="",
+        ),
+        created_at=1.0,
+    )
+    found = Finding(level="problem", title="A <problem>", evidence="seen", fix="Mend it.")
+    states: tuple[JobState, ...] = get_args(JobState)
+    return HomePage(
+        csrf_token="token",
+        hardware=HardwareCards(report=report, findings=(found,) if full else ()),
+        models=models if full else [],
+        datasets=[dataset] if full else [],
+        jobs=[job_record(state, begun=begun) for state in states for begun in (True, False)]
+        if full
+        else [],
+        defaults=JobRequest(model="", dataset=0),
+    )
+
+
+@pytest.mark.parametrize("name", _OF_HOME)
+def test_home_templates_render(name: str) -> None:
+    for report in reports():
+        for full in (True, False):
+            text = render(name, page=home_page(report, full=full))
+            assert "<problem>" not in text
+            assert "<job>" not in text
+
+
+def test_hardware_cards_show_what_was_read_and_what_could_not_be() -> None:
+    whole, broken = (
+        render("parts/hardware.html", page=home_page(report, full=True)) for report in reports()
+    )
+    for shown in ("16 cores", "8.0 GiB", "NVMe", "process 0", "and 2 more", "Used by no process"):
+        assert shown in whole
+    assert broken.count("It could not be read.") == 3
+    assert "A &lt;problem&gt;" in broken
+
+
+@pytest.mark.parametrize("name", _OF_JOB)
+@pytest.mark.parametrize("state", get_args(JobState))
+def test_job_templates_render(name: str, state: JobState) -> None:
+    for begun in (True, False):
+        text = render(name, page=job_page(state, begun=begun))
+        for markup in ("<job>", "<ask>", "<b>", "<i>", "<log>", "<slow>", "<failed>"):
+            assert markup not in text
+
+
+@pytest.mark.parametrize("name", _OF_ERROR)
+def test_error_templates_render(name: str) -> None:
+    text = render(name, error=_ERROR)
+    assert "RUN-FAILED" in text
+    assert "It &lt;failed&gt;." in text
+
+
+def test_misspelt_field_is_an_error() -> None:
+    engine = template_engine().engine
+    page = job_page("running")
+    for source in ("{{ page.csrf }}", "{{ page.detail.job.sate }}", "{% if pag %}{% endif %}"):
+        with pytest.raises(UndefinedError):
+            engine.from_string(source).render(page=page)
+
+
+def test_no_template_has_inline_script_or_style() -> None:
+    for name in _ALL:
+        text = (_ROOT / _FOLDER / name).read_text()
+        assert "<style" not in text, name
+        assert " style=" not in text, name
+        assert "hx-on" not in text, name
+        for tag in text.split("<script")[1:]:
+            assert tag.lstrip().startswith('src="/static/'), name
