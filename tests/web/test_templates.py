@@ -25,9 +25,9 @@ from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
 from slidepack.engine.data.check import DataReport
-from slidepack.web.api import JobDetail
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+from slidepack.web.results import JobDetail
 
 _FOLDER = Path("src/slidepack/web/templates")
 _ROOT = next(p for p in Path(__file__).resolve().parents if (p / _FOLDER).is_dir())

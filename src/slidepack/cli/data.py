@@ -38,6 +38,8 @@ def check(
 
 def _print(file: Path, report: DataReport) -> None:
     say(f"{file.name}: {report.usable} of {report.rows} rows can be used, read as {report.format}.")
+    for note in report.notes:
+        say(note)
     if report.ignored_fields:
         say(f"Ignored fields: {', '.join(report.ignored_fields)}")
     if report.first_rejects:

@@ -53,17 +53,20 @@ def _guarded(folder: RunFolder, events: EventLog, stop: StopFlag) -> int:
         events.append(Yielded(at=EventLog.now(), reason=str(error)))
         return EXIT_YIELDED
     except SlidepackError as error:
+        # The code says all there is to say; a traceback would only bury it.
+        logger.error("%s", error)
         return _fail(events, error)
     except torch.OutOfMemoryError as error:
+        logger.exception("The GPU's memory ran out.")
         return _fail(events, _out_of_memory(error))
     except OSError as error:
+        logger.exception("A file could not be read or written.")
         return _fail(events, _disk_error(error))
     logger.info("The run is complete.")
     return 0
 
 
 def _fail(events: EventLog, error: SlidepackError) -> int:
-    logger.error("%s", error, exc_info=error)
     try:
         events.append(Failed(at=EventLog.now(), error=error.report))
     except OSError as disk:

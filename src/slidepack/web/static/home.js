@@ -55,6 +55,7 @@ const showVerdict = (record) => {
   if (report.first_questions.length) {
     box.append(element("p", `The first row asks: “${report.first_questions[0]}”`, "muted"));
   }
+  for (const line of report.notes) box.append(element("p", line, "muted"));
   if (report.ignored_fields.length) {
     box.append(element("p", `Ignored fields: ${report.ignored_fields.join(", ")}`, "muted"));
   }
