@@ -35,6 +35,7 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         "fruitless_attempts": 1,
         "last_log_line": "the last line",
         "oom_killed": False,
+        "result_on_disk": False,
     }
     return decide_ending(event, **(facts | changes))
 
@@ -44,6 +45,10 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
     [
         # The result is there: nothing that was asked for meanwhile undoes it.
         (_FINISHED, {"exit_code": 0}, "completed", "completed", None),
+        # It died, or wrote an event of another version, after the result was in place.
+        (None, {"result_on_disk": True, "exit_code": -9}, "completed", "completed", None),
+        (None, {"result_on_disk": True, "exit_code": 0}, "completed", "completed", None),
+        (None, {"result_on_disk": True, "wanted": "cancel"}, "completed", "completed", None),
         (_FINISHED, {"wanted": "cancel"}, "completed", "completed", None),
         (_FINISHED, {"wanted": "pause"}, "completed", "completed", None),
         (_FINISHED, {"wanted": "yield", "exit_code": None}, "completed", "completed", None),

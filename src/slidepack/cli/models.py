@@ -63,12 +63,12 @@ def show(model_id: str, json_output: Json = False) -> None:
 
 @app.command("rm")
 def remove(model_id: str, json_output: Json = False) -> None:
-    """Take a model off the list; its files stay."""
+    """Take a model off the list; a converted or downloaded copy is deleted, a folder stays."""
     connect().delete(f"/models/{model_id}")
     if json_output:
         print_json({"removed": model_id})
     else:
-        say(f"{model_id} is off the list; its files stay where they are.")
+        say(f"{model_id} is off the list.")
 
 
 def add_and_wait(

@@ -28,6 +28,7 @@ from slidepack.engine.importer.contract import (
     ImportResult,
     decode_line,
 )
+from slidepack.engine.importer.fingerprint import quick_stamp
 from slidepack.engine.shape import read_shape, refuse_pickles
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class ModelImports:
             refuse_pickles(Path(source))
             read_shape(Path(source))
         known = self._catalogue.find_model(kind, source, revision)
-        if known is not None:
+        if known is not None and (known.state == "importing" or unchanged(known)):
             return known
         return self._catalogue.add_model(name or Path(source).stem, kind, source, revision, now)
 
@@ -174,6 +175,14 @@ def _end(child: subprocess.Popen[bytes]) -> bool:
         return True
     child.terminate()
     return False
+
+
+def unchanged(model: ModelRecord) -> bool:
+    """Return whether a ready model's files are still those that were brought in."""
+    try:
+        return quick_stamp(Path(model.path)) == model.stamp
+    except OSError:
+        return False
 
 
 def source_kind(source: str) -> Kind:

@@ -1,5 +1,6 @@
 """What users do to jobs: queue, cancel, pause, resume, retry, delete a model."""
 
+import shutil
 import time
 
 from slidepack.daemon.changes import Changes
@@ -86,7 +87,9 @@ class Queue:
         return again
 
     def forget_model(self, model_id: str) -> None:
-        """Take a model off the list; files that were not made by us stay where they are.
+        """Take a model off the list; what was converted or downloaded for it is deleted.
+
+        A folder that the user added stays as it is.
 
         Raises:
             SlidepackError: MODEL-NOT-FOUND, RUN-STATE where a job still needs it.
@@ -101,6 +104,8 @@ class Queue:
                 fix="Cancel them first.",
             )
         self._catalogue.delete_model(model.id)
+        if model.kind != "folder":
+            shutil.rmtree(self._paths.models / model.id, ignore_errors=True)
         self._changes.bump()
 
     def _ask(self, job_id: int, wanted: str) -> JobRecord:

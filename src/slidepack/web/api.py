@@ -93,12 +93,14 @@ async def upload_dataset(
 ) -> DatasetRecord:
     """Store and check a data file; the body is the file itself."""
     length = request.headers.get("content-length")
-    return await service.uploads.receive(
+    dataset = await service.uploads.receive(
         request.stream(),
         name=name,
         declared_bytes=int(length) if length and length.isdecimal() else None,
         form=form,
     )
+    service.changes.bump()
+    return dataset
 
 
 @get("/datasets/{dataset_id:int}")

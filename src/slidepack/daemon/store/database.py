@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sqlite_utils import Database as SqliteDatabase
+
 from slidepack.daemon.paths import disk_error
 
 Row = dict[str, Any]
@@ -41,10 +43,10 @@ class Database:
         try:
             path.touch(mode=0o600)
             # WAL is a property of the file: readers never wait for the writer.
-            self._connection().execute("PRAGMA journal_mode = WAL")
+            self._connection().enable_wal()
             schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
-            self._connection().executescript(schema)
-            self._connection().execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._connection().conn.executescript(schema)
+            self._connection().conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except OSError as error:
             raise disk_error(error, path) from error
         except sqlite3.DatabaseError as error:
@@ -57,9 +59,7 @@ class Database:
             SlidepackError: DISK-UNWRITABLE or DISK-FULL.
         """
         try:
-            cursor = self._connection().execute(sql, [_storable(value) for value in values])
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            return list(self._connection().query(sql, [_storable(value) for value in values]))
         except sqlite3.DatabaseError as error:
             raise self._coded(error) from error
 
@@ -70,7 +70,7 @@ class Database:
             SlidepackError: DISK-UNWRITABLE or DISK-FULL.
         """
         try:
-            self._connection().execute(sql, values)
+            self._connection().conn.execute(sql, values)
         except sqlite3.DatabaseError as error:
             raise self._coded(error) from error
 
@@ -85,7 +85,7 @@ class Database:
 
         It joins the transaction of the same thread where there is one already.
         """
-        connection = self._connection()
+        connection = self._connection().conn
         if connection.in_transaction:
             yield
             return
@@ -99,11 +99,12 @@ class Database:
                 connection.execute("ROLLBACK")
             raise
 
-    def _connection(self) -> sqlite3.Connection:
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+    def _connection(self) -> SqliteDatabase:
+        found: SqliteDatabase | None = getattr(self._local, "connection", None)
         if found is None:
-            found = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
-            found.execute("PRAGMA synchronous = FULL")
+            raw = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+            raw.execute("PRAGMA synchronous = FULL")
+            found = SqliteDatabase(raw)
             self._local.connection = found
         return found
 

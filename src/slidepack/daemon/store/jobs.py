@@ -193,6 +193,10 @@ class JobStore:
         text = None if error is None else msgspec.json.encode(error).decode()
         self._db.execute("UPDATE jobs SET error = ? WHERE id = ?", text, job_id)
 
+    def set_result(self, job_id: int, folder: str) -> None:
+        """Record where the job's result is."""
+        self._db.execute("UPDATE jobs SET result = ? WHERE id = ?", folder, job_id)
+
     def transitions(self, job_id: int) -> list[Row]:
         """Return the job's history, oldest first."""
         return self._db.query(

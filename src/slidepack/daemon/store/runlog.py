@@ -91,8 +91,6 @@ class RunLog:
                     event.code,
                     event.message,
                 )
-            case Finished():
-                self._db.execute("UPDATE jobs SET result = ? WHERE id = ?", event.result, job_id)
             case _:
                 pass
 

@@ -32,6 +32,7 @@ def decide_ending(
     fruitless_attempts: int,
     last_log_line: str,
     oom_killed: bool,
+    result_on_disk: bool,
 ) -> Ending:
     """Return what an ended worker means.
 
@@ -42,8 +43,10 @@ def decide_ending(
         fruitless_attempts: interrupted attempts in a row without a new step, this one included.
         last_log_line: the last line of its log, as evidence.
         oom_killed: whether the kernel counted an out-of-memory kill while it ran.
+        result_on_disk: whether the run folder holds a result. It is renamed into place as a whole,
+            so it is complete even where the worker died before it could say so.
     """
-    if isinstance(event, Finished):
+    if isinstance(event, Finished) or result_on_disk:
         return Ending(attempt_state="completed", job_state="completed", reason="done")
     if wanted == "cancel":
         return Ending(attempt_state="cancelled", job_state="cancelled", reason="cancelled")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slidepack.daemon.hardware import HardwareMonitor, machine_now
+from slidepack.daemon.imports import unchanged
 from slidepack.daemon.paths import DataPaths, disk_error
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.database import Database
@@ -15,7 +16,6 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
-from slidepack.engine.importer.fingerprint import quick_stamp
 from slidepack.engine.memory import plan_run
 from slidepack.engine.shape import read_shape
 
@@ -68,16 +68,12 @@ class Starter:
 
     def _check_model(self, spec: JobSpec) -> None:
         model = self._catalogue.model(spec.base.model_id)
-        try:
-            if quick_stamp(Path(spec.base.path)) == model.stamp:
-                return
-            why = f"files in {spec.base.path} have another size or time"
-        except OSError as error:
-            why = f"{spec.base.path}: {error.strerror}"
+        if unchanged(model) and model.content_hash == spec.base.content_hash:
+            return
         raise SlidepackError(
             "MODEL-CHANGED",
             f"The model {model.id} has changed since it was added.",
-            why=why,
+            why=f"files in {spec.base.path} are gone, or have another size or time",
             fix="Add the model again with `slidepack models add`, then queue the job again.",
         )
 

@@ -158,6 +158,7 @@ class Supervisor:
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
         kills = oom_kill_count()
+        folder = RunFolder(Path(attempt.folder))
         with self._db.transaction():
             # Read in the same transaction, so that a cancel that comes now is not lost.
             job = self._jobs.get(attempt.job_id)
@@ -166,12 +167,15 @@ class Supervisor:
                 exit_code=exit_code,
                 wanted=job.wanted,
                 fruitless_attempts=self._fruitless(job.id),
-                last_log_line=last_log_line(RunFolder(Path(attempt.folder)).log),
+                last_log_line=last_log_line(folder.log),
                 oom_killed=kills > self._oom_kills,
+                result_on_disk=folder.result.is_dir(),
             )
             self._jobs.end_attempt(attempt, ending.attempt_state, exit_code, now)
             if ending.error is not None:
                 self._jobs.set_error(job.id, ending.error)
+            if ending.job_state == "completed":
+                self._jobs.set_result(job.id, str(folder.result))
             if job.state in LIVE:
                 self._jobs.move(job.id, ending.job_state, ending.reason, now)
         self._oom_kills = kills

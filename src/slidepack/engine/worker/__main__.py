@@ -47,11 +47,7 @@ def main(arguments: list[str]) -> int:
 def _guarded(folder: RunFolder, events: EventLog, stop: StopFlag) -> int:
     """Run, and turn every way to fail into an event and an exit code."""
     try:
-        Run(folder, events, stop).execute()
-    except StopRequestedError as error:
-        logger.info("Stopping as asked (%s); the last whole step is checkpointed.", error)
-        events.append(Yielded(at=EventLog.now(), reason=str(error)))
-        return EXIT_YIELDED
+        return _run(folder, events, stop)
     except SlidepackError as error:
         # The code says all there is to say; a traceback would only bury it.
         logger.error("%s", error)
@@ -62,6 +58,15 @@ def _guarded(folder: RunFolder, events: EventLog, stop: StopFlag) -> int:
     except OSError as error:
         logger.exception("A file could not be read or written.")
         return _fail(events, _disk_error(error))
+
+
+def _run(folder: RunFolder, events: EventLog, stop: StopFlag) -> int:
+    try:
+        Run(folder, events, stop).execute()
+    except StopRequestedError as error:
+        logger.info("Stopping as asked (%s); the last whole step is checkpointed.", error)
+        events.append(Yielded(at=EventLog.now(), reason=str(error)))
+        return EXIT_YIELDED
     logger.info("The run is complete.")
     return 0
 

@@ -24,6 +24,8 @@ from slidepack.engine.data.split import Split, split_of
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
 
+_SHOWN_CHARACTERS = 4000
+"""Of a question, in events and on the page; the model always gets the whole of it."""
 MAX_SAMPLES = 3
 """Held-out questions that are answered before and after where the user named none."""
 
@@ -160,7 +162,7 @@ def _sample_prompts(
             # Usable as a whole, but not up to its first answer: nothing to ask the model with.
             continue
         if 0 < len(ids) <= max_seq_len:
-            prompts.append(SamplePrompt(first_question(row), tuple(ids)))
+            prompts.append(SamplePrompt(first_question(row)[:_SHOWN_CHARACTERS], tuple(ids)))
     return prompts
 
 
