@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.queueing import Farm, kill
+from support.queueing import STEPS, Farm, kill
 from support.waiting import wait_until
 
 
@@ -21,7 +21,7 @@ def test_daemon_killed_then_worker_killed_gives_the_same_result(farm: Farm) -> N
     tried = farm.queue()
     assert daemon.job(tried)["state"] == "queued"
     farm.finish(plain)
-    _assert_whole_chart(farm, plain, 60)
+    _assert_whole_chart(farm, plain, STEPS)
     assert farm.states(plain) == ["queued", "starting", "running", "finishing", "completed"]
 
     farm.reach(tried, 3)
@@ -39,7 +39,7 @@ def test_daemon_killed_then_worker_killed_gives_the_same_result(farm: Farm) -> N
     first, second = daemon.attempts(tried)
     assert (first["state"], second["state"]) == ("interrupted", "completed")
     assert 1 < second["first_step"] <= first["last_step"] + 1, "it began at a checkpoint"
-    _assert_whole_chart(farm, tried, 60)
+    _assert_whole_chart(farm, tried, STEPS)
     assert farm.outcome(tried) == farm.outcome(plain)
     assert "Traceback" not in daemon.log
 
@@ -76,7 +76,7 @@ def test_pause_resume_and_a_stopped_daemon_change_nothing(farm: Farm) -> None:
         *("queued", "starting", "running", "yielding", "queued"),
         *("starting", "running", "finishing", "completed"),
     ]
-    _assert_whole_chart(farm, tried, 60)
+    _assert_whole_chart(farm, tried, STEPS)
     assert "Traceback" not in daemon.log
 
 
@@ -175,5 +175,5 @@ def test_killed_at_many_moments_it_still_gives_the_same_result(farm: Farm) -> No
     farm.daemon.wait_for(tried, "paused")
     farm.act(tried, "resume")
     farm.finish(tried)
-    _assert_whole_chart(farm, tried, 60)
+    _assert_whole_chart(farm, tried, STEPS)
     assert farm.outcome(tried) == expected

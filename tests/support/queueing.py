@@ -13,6 +13,9 @@ from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
+STEPS = 240
+"""Long enough that a fast machine is still training when a restarted daemon looks again."""
+
 SETTINGS: dict[str, Any] = {
     "rank": 4,
     "alpha": 8,
@@ -20,8 +23,8 @@ SETTINGS: dict[str, Any] = {
     "lr": 1e-3,
     "batch_size": 4,
     "max_seq_len": 128,
-    "steps": 60,
-    "eval_every_steps": 20,
+    "steps": STEPS,
+    "eval_every_steps": 40,
     "checkpoint_every_steps": 7,
     "sample_prompts": ["Name stone number 3"],
     "seed": 5,

@@ -15,12 +15,14 @@ from slidepack.engine.shape import ModelShape
 
 GIB: Final = 1 << 30
 
-_HOST_PROCESS_BYTES: Final = 600 << 20
+_HOST_PROCESS_BYTES: Final = 400 << 20
 """Interpreter, torch and its libraries, before the first weight."""
 _DEVICE_CONTEXT_BYTES: Final = 900 << 20
 """Driver context, libraries and allocator slack on a GPU."""
-_HEAD_CHUNK_BYTES: Final = (1 << 25) * 4 * 2
-"""`kernels.linear_cross_entropy` holds 2^25 logits in fp32 and one temporary of that size."""
+_HEAD_CHUNK_ELEMENTS: Final = 1 << 25
+"""Logits that `kernels.linear_cross_entropy` holds at once."""
+_HEAD_BYTES_PER_LOGIT: Final = 8
+"""The logit in fp32 and one temporary."""
 _ADAPTER_BYTES_PER_PARAM: Final = 16
 """fp32 master, gradient and two moments."""
 _HEADROOM: Final = 0.9
@@ -94,13 +96,16 @@ def plan_run(spec: JobSpec, shape: ModelShape, machine: Machine) -> RunPlan:
     width_bytes = 4 if precision == "fp32" else 2
     on_cpu = machine.device == "cpu"
     adapter = shape.lora_params(spec.method.rank, spec.method.targets)
+    longest = min(spec.max_seq_len, shape.max_positions)
+    logits = min(_HEAD_CHUNK_ELEMENTS, spec.batch_size * longest * shape.vocab)
     fixed = (
-        shape.total_params * width_bytes + adapter * _ADAPTER_BYTES_PER_PARAM + _HEAD_CHUNK_BYTES
+        shape.total_params * width_bytes
+        + adapter * _ADAPTER_BYTES_PER_PARAM
+        + logits * _HEAD_BYTES_PER_LOGIT
     )
     fixed += _HOST_PROCESS_BYTES if on_cpu else _DEVICE_CONTEXT_BYTES
     free = machine.ram_available_bytes if on_cpu else machine.device_free_bytes
     budget = int(free * _HEADROOM)
-    longest = min(spec.max_seq_len, shape.max_positions)
     policy, tokens, needed = _fit(spec, shape, width_bytes, budget - fixed, longest)
     if fixed + needed > budget:
         raise _too_small(on_cpu, fixed + needed, free)

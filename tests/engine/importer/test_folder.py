@@ -96,7 +96,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (edit("tokenizer_config.json", auto_map={"A": "x.Y"}), "MODEL-UNSUPPORTED", "auto_map"),
     (edit("config.json", quantization_config={"bits": 4}), "MODEL-UNSUPPORTED", "quantised"),
     (edit("config.json", num_hidden_layers=3), "MODEL-BROKEN", "model.layers.2"),
-    (edit("config.json", num_hidden_layers=10**12), "MODEL-BROKEN", "1000000000000 layers"),
+    (edit("config.json", num_hidden_layers=10**12), "MODEL-NOT-A-MODEL", "1000000000000"),
     (edit("config.json", num_hidden_layers=1), "MODEL-UNSUPPORTED", "model.layers.1"),
     (edit("config.json", intermediate_size=128), "MODEL-BROKEN", "(96, 64)"),
     (remove("tokenizer.json"), "MODEL-NOT-A-MODEL", "tokenizer.json"),

@@ -92,7 +92,7 @@ def _train_both(
         schedule.step()
         optimizer.zero_grad()
         ours += [loss.mean, norm]
-        theirs += [float(judged), float(judged_norm)]
+        theirs += [float(judged.detach()), float(judged_norm)]
     return ours, theirs, arena, model
 
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -294,7 +293,10 @@ def _unusable(device: str, why: str) -> SlidepackError:
 
 def _peak_bytes(device: torch.device) -> tuple[int, int]:
     """Return the peaks of this process: resident set, and reserved device memory."""
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its peak also counts the process that this one was forked from.
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    host = int(line.split()[1]) * 1024
     return host, torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
 
 
