@@ -27,7 +27,13 @@ def _start(home: Path, *arguments: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_listen_to_ctrl_c,
     )
+
+
+def _listen_to_ctrl_c() -> None:
+    """A shell that runs the tests in its background makes its children deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _interrupt(process: "subprocess.Popen[str]") -> list[str]:
@@ -66,6 +72,7 @@ def test_while_the_command_line_loads(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_listen_to_ctrl_c,
     )
     wait_until(lambda: _holds_ctrl_c_back(process.pid), what="it loads")
     (line,) = _interrupt(process)
@@ -192,6 +199,7 @@ def test_in_a_download_nothing_stays(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_listen_to_ctrl_c,
     )
     wait_until(lambda: list((home / "downloads").glob("*/part")), what="the download runs")
     assert _interrupt(process)[-1].startswith("RUN-INTERRUPTED: ")
