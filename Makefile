@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := PASSIVE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve doctor check test test-full test-gpu fix browser clean
+.PHONY: help demo serve service doctor check test test-full test-gpu fix browser clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,13 @@ demo: $(VENV)/.runtime ## Train a small model on a small dataset, from nothing t
 
 serve: $(VENV)/.runtime ## Run the daemon: page, API and queue
 	$(BIN)/slidepack serve
+
+service: $(VENV)/.runtime ## Install and start the daemon as a systemd service of this user
+	mkdir -p ~/.config/systemd/user
+	sed 's|/usr/bin/env slidepack|$(abspath $(BIN))/slidepack|' systemd/slidepack.service \
+		> ~/.config/systemd/user/slidepack.service
+	systemctl --user daemon-reload
+	systemctl --user enable --now slidepack
 
 doctor: $(VENV)/.runtime ## Look at the hardware and the software
 	$(BIN)/slidepack doctor
@@ -31,10 +38,10 @@ check: $(VENV)/.dev ## Lint, types, import rules
 	$(BIN)/lint-imports
 
 test: check browser ## All checks and all tests but the long fault suites
-	$(BIN)/pytest -m "not full and not gpu"
+	$(BIN)/pytest -m "not full"
 
 test-full: $(VENV)/.dev browser ## The long fault suites
-	$(BIN)/pytest -m full
+	$(BIN)/pytest -m "full and not gpu"
 
 test-gpu: $(VENV)/.dev ## The tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +24,9 @@ def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[
     Raises:
         SlidepackError: the daemon does not start.
     """
-    with suppress(SlidepackError):
-        client = DaemonClient(home)
-        client.get("/health")
-        yield client, None
+    running = _answering(home)
+    if running is not None:
+        yield running, None
         return
     home.mkdir(parents=True, exist_ok=True)
     log_path = home / "daemon.log"
@@ -48,12 +47,21 @@ def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[
         child.wait()
 
 
+def _answering(home: Path) -> DaemonClient | None:
+    """Return a client of the daemon of `home`, or None where none answers."""
+    try:
+        client = DaemonClient(home)
+        client.get("/health")
+    except SlidepackError:
+        return None
+    return client
+
+
 def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log_path: Path) -> DaemonClient:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and child.poll() is None:
-        with suppress(SlidepackError):
-            client = DaemonClient(home)
-            client.get("/health")
+        client = _answering(home)
+        if client is not None:
             return client
         time.sleep(_POLL_SECONDS)
     lines = log_path.read_text("utf-8", "replace").strip().splitlines()

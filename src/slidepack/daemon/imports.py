@@ -84,8 +84,10 @@ class ModelImports:
         importing = {_key(m): m for m in self._catalogue.models() if m.state == "importing"}
         for key, child in list(self._running.items()):
             if key not in importing and _end(child):
-                # Its model was taken off the list.
+                # Its model was taken off the list; what it still finished is nobody's.
                 del self._running[key]
+                if all(model.id != key[0] for model in self._catalogue.models()):
+                    shutil.rmtree(self._paths.models / key[0], ignore_errors=True)
         for key, model in importing.items():
             known = self._running.get(key)
             if known is None:

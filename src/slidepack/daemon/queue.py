@@ -94,17 +94,19 @@ class Queue:
         Raises:
             SlidepackError: MODEL-NOT-FOUND, RUN-STATE where a job still needs it.
         """
-        model = self._catalogue.model(model_id)
-        uses = self._catalogue.uses_of_model(model_id)
-        if uses:
-            raise SlidepackError(
-                "RUN-STATE",
-                f"The model {model_id} is in use.",
-                why=f"{uses} jobs have not ended",
-                fix="Cancel them first.",
-            )
-        self._catalogue.delete_model(model.id)
-        if model.kind != "folder":
+        with self._db.transaction():
+            model = self._catalogue.model(model_id)
+            uses = self._catalogue.uses_of_model(model_id)
+            if uses:
+                raise SlidepackError(
+                    "RUN-STATE",
+                    f"The model {model_id} is in use.",
+                    why=f"{uses} jobs have not ended",
+                    fix="Cancel them first.",
+                )
+            self._catalogue.delete_model(model.id)
+        # What is still being imported is removed once its importer has ended.
+        if model.kind != "folder" and model.state != "importing":
             shutil.rmtree(self._paths.models / model.id, ignore_errors=True)
         self._changes.bump()
 

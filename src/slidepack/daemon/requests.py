@@ -97,6 +97,7 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
         path=model.path,
         content_hash=model.content_hash,
         revision=model.revision,
+        name=model.source if model.kind == "hub" else model.name,
     )
     try:
         return _spec(request, base, dataset, held_out, paths)

@@ -26,6 +26,8 @@ from slidepack.engine.contract.errors import SlidepackError
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.25
+_PROBE_SECONDS: Final = 120.0
+"""Between looks at torch while its last answer leaves the hardware unusable."""
 
 
 class Service:
@@ -54,7 +56,9 @@ class Service:
             database=self.database,
             jobs=self.jobs,
             runlog=self.runlog,
-            starter=Starter(self.database, self.jobs, self.catalogue, self.hardware, paths),
+            starter=Starter(
+                self.database, self.jobs, self.catalogue, self.hardware, paths, settings
+            ),
             changes=self.changes,
             stop_seconds=settings.worker_stop_seconds,
         )
@@ -72,21 +76,26 @@ class Service:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self.uploads.clean_up()
         self._clock.add_job(self.hardware.probe_software, executor="slow")
+        self._clock.add_job(
+            self.hardware.probe_software_again, "interval", seconds=_PROBE_SECONDS, executor="slow"
+        )
         self._clock.add_job(self._tick, "interval", seconds=_TICK_SECONDS)
         self._clock.start()
 
     def stop(self) -> None:
         """Let every worker checkpoint and leave, then stop the clock."""
         self.stopping.set()
-        self.supervisor.shut_down()
-        self._clock.shutdown(wait=True)
-        self.imports.stop()
+        try:
+            self.supervisor.shut_down()
+        finally:
+            self._clock.shutdown(wait=True)
+            self.imports.stop()
 
     def _tick(self) -> None:
         try:
             self.supervisor.tick(time.time())
             self.imports.tick()
-        except SlidepackError as error:
+        except (SlidepackError, OSError) as error:
             # A full disk, most of all: nothing is lost, and the next tick tries again.
             if str(error) != self._last_problem:
                 logger.error("%s", error)

@@ -5,7 +5,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import platformdirs
@@ -23,6 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     port: int = 7333
     """Port of the page and the API on 127.0.0.1; 0 takes any free one."""
+    device: Literal["auto", "cpu"] = "auto"
+    """`auto` trains on the first usable card; `cpu` leaves every card alone."""
     disk_floor_gb: float = 1.0
     """Free space that uploads leave on the data directory's disk, in units of 1e9 bytes."""
     worker_stop_seconds: float = 60.0

@@ -105,11 +105,20 @@ class Uploads:
             fix="Free some space, or move the data directory with SLIDEPACK_HOME.",
         )
 
+    def _is_whole(self, dataset: DatasetRecord) -> bool:
+        """Return whether a dataset's rows are still those that were checked."""
+        try:
+            with (self._paths.dataset(dataset.id) / "rows.jsonl").open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return False
+        return found == dataset.report.content_hash
+
     def _finish(
         self, temporary: Path, name: str, size: int, digest: str, form: Format | None
     ) -> DatasetRecord:
         known = self._catalogue.find_dataset(digest, form)
-        if known is not None:
+        if known is not None and self._is_whole(known):
             return known
         dataset_id = self._catalogue.reserve_dataset(name, size, digest, time.time())
         folder = self._paths.dataset(dataset_id)

@@ -70,13 +70,16 @@ def run_precision(spec: JobSpec, device: str) -> Literal["fp32", "bf16"]:
 
 
 def activation_bytes_per_token(
-    shape: ModelShape, policy: ActivationPolicy, width_bytes: int
+    shape: ModelShape, policy: ActivationPolicy, width_bytes: int, *, dropout: bool = False
 ) -> int:
     """Return the bytes one token of a micro-batch holds between forward and backward, all layers.
 
-    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input.
+    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input. With
+    dropout, each of the seven linears saves a mask and a dropped copy of its input.
     """
     kept = 7 * shape.hidden + 4 * shape.q_width + 3 * shape.kv_width + 5 * shape.ffn
+    if dropout:
+        kept += 2 * (5 * shape.hidden + shape.q_width + shape.ffn)
     if policy == "keep":
         return kept * shape.num_layers * width_bytes
     return (shape.hidden * shape.num_layers + 2 * kept) * width_bytes
@@ -132,15 +135,21 @@ def _fit(
     spec: JobSpec, shape: ModelShape, width_bytes: int, room: int, longest: int
 ) -> tuple[ActivationPolicy, int, int]:
     """Return policy, micro-batch tokens and activation bytes that fit into `room`, best first."""
+    assert isinstance(spec.method, LoraMethod)
+    dropout = spec.method.dropout > 0.0
     whole_step = spec.batch_size * longest
     for policy in ("keep", "recompute"):
-        per_token = activation_bytes_per_token(shape, policy, width_bytes)
+        per_token = activation_bytes_per_token(shape, policy, width_bytes, dropout=dropout)
         # The layer walk holds every micro-batch of a step, so cutting a step does not save kept
         # activations; it bounds what one layer's pass holds on top.
         if per_token * whole_step <= room:
             return policy, whole_step, per_token * whole_step
     kept_inputs = shape.hidden * shape.num_layers * width_bytes * whole_step
-    live = activation_bytes_per_token(shape, "keep", width_bytes) * 2 // shape.num_layers
+    live = (
+        activation_bytes_per_token(shape, "keep", width_bytes, dropout=dropout)
+        * 2
+        // shape.num_layers
+    )
     tokens = max(longest, (room - kept_inputs) // max(1, live))
     return "recompute", tokens, kept_inputs + live * tokens
 

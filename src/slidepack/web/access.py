@@ -11,7 +11,6 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from http.cookies import SimpleCookie
 from typing import Final, Literal
 
 import msgspec
@@ -90,9 +89,11 @@ class Access:
 
     def session_of(self, headers: dict[bytes, bytes]) -> str:
         """Return the request's valid session, or an empty string."""
-        cookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-        morsel = cookie.get(self.cookie_name)
-        session = "" if morsel is None else morsel.value
+        # By hand: the standard parser drops every cookie after one that it cannot read, and
+        # cookies of 127.0.0.1 are shared by all programs that serve there.
+        pairs = headers.get(b"cookie", b"").decode("latin-1").split(";")
+        named = dict(pair.strip().partition("=")[::2] for pair in pairs)
+        session = named.get(self.cookie_name, "")
         oldest = time.time() - _SESSION_SECONDS
         return session if session and self._sessions.known(session, oldest) else ""
 

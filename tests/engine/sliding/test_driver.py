@@ -112,6 +112,30 @@ def test_evaluation_uses_no_dropout_and_is_repeatable(folder: Path) -> None:
     assert driver.evaluate(batches) == driver.evaluate(batches)
 
 
+def test_a_stop_in_the_middle_of_a_step_leaves_the_parameters_alone(folder: Path) -> None:
+    decoder = load_decoder(folder, CPU, torch.float32)
+    arena = LoraArena(decoder.shape, LoraMethod(rank=4), CPU)
+    arena.initialise(3)
+    before = arena.params.clone()
+    rows = random_rows(LENGTHS, decoder.shape.vocab)
+    batches = packed(decoder, rows, max_tokens=32)
+    calls = 0
+    for stop_at in range(1, 6 * len(batches) + 1):
+        calls = 0
+
+        def check(limit: int = stop_at) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == limit:
+                raise InterruptedError
+
+        choice = choose_attention(CPU, torch.float32, decoder.shape.head_dim)
+        driver = Driver(decoder, arena, choice, ("keep",) * 3, check)
+        with pytest.raises(InterruptedError):
+            driver.train_step(batches, (0, 0))
+        assert torch.equal(arena.params, before)
+
+
 def test_unknown_policies_are_refused(folder: Path) -> None:
     decoder = load_decoder(folder, CPU, torch.float32)
     choice = choose_attention(CPU, torch.float32, 12)

@@ -151,6 +151,10 @@ class Catalogue:
             model_id,
         )
 
+    def set_stamp(self, model_id: str, stamp: str) -> None:
+        """Record the new change mark of files whose content is the same."""
+        self._db.execute("UPDATE models SET stamp = ? WHERE id = ?", stamp, model_id)
+
     def delete_model(self, model_id: str) -> None:
         """Forget a model."""
         self._db.execute("DELETE FROM models WHERE id = ?", model_id)

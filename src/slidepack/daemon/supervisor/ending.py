@@ -10,7 +10,7 @@ from slidepack.engine.contract.events import Failed, Finished, Yielded
 MAX_FRUITLESS_ATTEMPTS: Final = 3
 """Interrupted attempts in a row, none with a new step, after which a job is given up."""
 
-_RESUMABLE_CODES: Final = frozenset({"DISK-FULL"})
+_RESUMABLE_CODES: Final = frozenset({"DISK-FULL", "DISK-UNWRITABLE", "GPU-OUT-OF-MEMORY"})
 """Failures that lose nothing and that the user can end: the job is paused, not failed."""
 
 

@@ -17,12 +17,15 @@ from slidepack.daemon.supervisor.ending import decide_ending
 from slidepack.daemon.supervisor.ingest import ingest_events
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import AnyEvent, PhaseChanged, Started
 from slidepack.engine.contract.runfolder import RunFolder
 
 logger = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4096
+_SETTLE_SECONDS = 10.0
+"""Beyond a worker's time to leave, for what it left to be recorded."""
 
 
 class Supervisor:
@@ -82,11 +85,18 @@ class Supervisor:
         # A tick that is starting a worker ends first, so that this worker is asked too.
         with self._tick_lock:
             self._stopping = True
-            for job in self._jobs.live():
-                if job.wanted is None:
-                    self._jobs.want(job.id, "yield", now())
-        while self._jobs.live_attempts():
-            self.tick(now())
+            for worker in self._workers.values():
+                worker.terminate()
+        deadline = time.monotonic() + self._stop_seconds + _SETTLE_SECONDS
+        while self._jobs.live_attempts() and time.monotonic() < deadline:
+            try:
+                for job in self._jobs.live():
+                    if job.wanted is None:
+                        self._jobs.want(job.id, "yield", now())
+                self.tick(now())
+            except SlidepackError as error:
+                # A full disk keeps the outcome from being recorded; the next daemon settles it.
+                logger.warning("While stopping: %s", error)
             time.sleep(0.05)
 
     def _follow(self, attempt: AttemptRecord, now: float) -> None:
@@ -146,7 +156,9 @@ class Supervisor:
             self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}", now)
             self._changes.bump()
         worker.terminate()
-        if now - (job.wanted_at or now) > self._stop_seconds:
+        # By this process's own clock: a suspended machine or a set clock must not shorten the
+        # time that a worker has.
+        if worker.seconds_since_terminated() > self._stop_seconds:
             logger.warning(
                 "Job %d: its worker %d did not leave within %g s and is killed.",
                 job.id,
@@ -187,11 +199,13 @@ class Supervisor:
 
     def _fruitless(self, job_id: int) -> int:
         """Return how many of the last attempts, the live one included, reported no new step."""
+        best = 0
         count = 0
-        for attempt in reversed(self._jobs.attempts(job_id)):
-            if attempt.last_step is not None or attempt.state not in ("live", "interrupted"):
-                break
-            count += 1
+        for attempt in self._jobs.attempts(job_id):
+            gained = (attempt.last_step or 0) > best
+            best = max(best, attempt.last_step or 0)
+            died = attempt.state in ("live", "interrupted")
+            count = 0 if gained or not died else count + 1
         return count
 
     def _free_old_checkpoints(self, job_id: int) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ class WorkerProcess:
         """Wrap a running process; `child` where this daemon started it."""
         self._process = process
         self._child = child
-        self.term_sent = False
+        self._terminated_at: float | None = None
 
     @property
     def pid(self) -> int:
@@ -49,9 +50,13 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """Ask it, once, to checkpoint and leave."""
-        if not self.term_sent:
-            self.term_sent = True
+        if self._terminated_at is None:
+            self._terminated_at = time.monotonic()
             self._signal(signal.SIGTERM)
+
+    def seconds_since_terminated(self) -> float:
+        """Return how long ago `terminate` was called, 0 where it was not."""
+        return 0.0 if self._terminated_at is None else time.monotonic() - self._terminated_at
 
     def kill(self) -> None:
         """End it and whatever it started."""

@@ -34,7 +34,6 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DATA-NO-USABLE-ROWS": ErrorClass(10, 422),
     "DATA-NOT-FOUND": ErrorClass(11, 404),
     "DATA-CHANGED": ErrorClass(12, 409),
-    "DATA-IN-USE": ErrorClass(13, 409),
     "DATA-UPLOAD-CUT": ErrorClass(14, 400),
     "MODEL-NOT-FOUND": ErrorClass(20, 404),
     "MODEL-NOT-A-MODEL": ErrorClass(21, 422),

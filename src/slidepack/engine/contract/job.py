@@ -6,6 +6,8 @@ from typing import Final, Literal
 import msgspec
 
 SPEC_VERSION: Final = 1
+MAX_SAMPLE_PROMPTS: Final = 16
+"""They are answered together, each with a key/value cache of its own."""
 _MOST_EPOCHS: Final = 100_000
 _MOST_STEPS: Final = 99_999_999
 """Checkpoints are named by steps of eight digits."""
@@ -45,6 +47,9 @@ class ModelRef(Frozen, frozen=True, kw_only=True):
     content_hash: str
     """sha256 over the folder's weights, config and tokenizer (`engine.importer.fingerprint`)."""
     revision: str = ""
+    name: str = ""
+    """How the base is named where the path of this machine has no meaning, as in an exported
+    adapter: its hub id, or its display name."""
 
 
 class DatasetRef(Frozen, frozen=True, kw_only=True):
@@ -151,6 +156,10 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
         _require(self.max_rows >= 1, f"max_rows is {self.max_rows}; use 1 or more")
         _require(self.every_steps >= 0, f"every_steps is {self.every_steps}; use 0 or more")
         _require(1 <= self.sample_tokens <= 1024, "sample_tokens must be 1 to 1024")
+        _require(
+            len(self.sample_prompts) <= MAX_SAMPLE_PROMPTS,
+            f"{len(self.sample_prompts)} sample_prompts; use at most {MAX_SAMPLE_PROMPTS}",
+        )
 
 
 class JobSpec(Frozen, frozen=True, kw_only=True):

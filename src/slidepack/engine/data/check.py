@@ -1,6 +1,7 @@
 """Checks a data file and writes its normalised form: rows, rejects and a report."""
 
 import hashlib
+import os
 from collections import Counter
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -116,6 +117,10 @@ def check_file(
     chosen = known_format(form) or detect_format(path)
     with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
         report = _convert_all(path, chosen, rows_file, rejects_file)
+        for written in (rows_file, rejects_file):
+            # Jobs are pinned to these bytes, so a power cut must not take them.
+            written.flush()
+            os.fsync(written.fileno())
     if not report.usable:
         first = report.first_rejects[0] if report.first_rejects else None
         raise SlidepackError(

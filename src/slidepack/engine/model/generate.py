@@ -78,7 +78,7 @@ def generate_greedy(
     logits = _prompt_pass(decoder, arena, choice, prompts, cache)
     answers: list[list[int]] = [[] for _ in prompts]
     open_answers = set(range(len(prompts)))
-    for _ in range(max_new_tokens):
+    for remaining in reversed(range(max_new_tokens)):
         check_stop()
         chosen = logits.argmax(dim=-1)
         for index, token in enumerate(chosen.tolist()):
@@ -88,7 +88,7 @@ def generate_greedy(
                 open_answers.discard(index)
             else:
                 answers[index].append(token)
-        if not open_answers:
+        if not open_answers or not remaining:
             break
         logits = _token_pass(decoder, arena, chosen, cache)
     return answers

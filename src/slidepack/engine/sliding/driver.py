@@ -6,7 +6,7 @@ gradient accumulation is exact. What a layer needs for its backward pass is kept
 the plan says layer by layer; both give the same bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,7 @@ class Driver:
         arena: LoraArena | None,
         choice: AttentionChoice,
         activations: Sequence[ActivationPolicy],
+        check_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind model, lane and policy.
 
@@ -60,6 +61,8 @@ class Driver:
             arena: the lane, or None for the bare base.
             choice: attention path.
             activations: `keep` or `recompute` for each layer.
+            check_stop: called before each layer of each micro-batch; may raise to abandon a pass.
+                The lane's parameters only change in its optimizer step, so nothing is lost.
 
         Raises:
             ValueError: the policy does not cover the layers, or asks for what is not there.
@@ -75,6 +78,7 @@ class Driver:
         self._arena = arena
         self._choice = choice
         self._activations = tuple(activations)
+        self._check_stop = check_stop
 
     def train_step(self, batches: Sequence[PackedBatch], dropout_key: tuple[int, ...]) -> LossSum:
         """Run forward and backward; the gradient of the mean loss is added to the lane's arena.
@@ -105,6 +109,7 @@ class Driver:
             for micro, (entry, batch) in enumerate(zip(entries, batches, strict=True)):
                 key = (*dropout_key, micro)
                 y = entry.y if entry.y is not None else self._layer(layer, entry.x, batch, key)
+                self._check_stop()
                 torch.autograd.backward(y, grads[micro])
                 entry.y = None
                 # The embedding below layer 0 is frozen, so nothing asks for that gradient.
@@ -151,6 +156,7 @@ class Driver:
     def _layer(
         self, layer: int, x: Tensor, batch: PackedBatch, dropout_key: tuple[int, ...] | None
     ) -> Tensor:
+        self._check_stop()
         lane = None if self._arena is None else LaneLayer(self._arena, layer, dropout_key)
         return decoder_layer(
             x,

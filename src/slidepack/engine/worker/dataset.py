@@ -154,15 +154,21 @@ def _sample_prompts(
     spec: JobSpec, held_out: list[Row], tokenizer: ChatTokenizer, max_seq_len: int
 ) -> list[SamplePrompt]:
     rows = [_question_row(text, tokenizer) for text in spec.eval.sample_prompts] or held_out
-    prompts = []
+    prompts: list[SamplePrompt] = []
+    shown: set[str] = set()
     for row in rows:
+        text = first_question(row)[:_SHOWN_CHARACTERS]
         try:
             ids = encode_prompt(row, tokenizer)
         except TemplateRejectedError:
             # Usable as a whole, but not up to its first answer: nothing to ask the model with.
             continue
+        if text in shown:
+            # Answers are known by their question; rows may differ further on.
+            continue
         if 0 < len(ids) <= max_seq_len:
-            prompts.append(SamplePrompt(first_question(row)[:_SHOWN_CHARACTERS], tuple(ids)))
+            shown.add(text)
+            prompts.append(SamplePrompt(text, tuple(ids)))
     return prompts
 
 

@@ -86,7 +86,7 @@ class Run:
             plan=self._plan,
             spec_hash=self._spec_hash,
             decoder=decoder,
-            driver=Driver(decoder, arena, choice, self._plan.layer_activations),
+            driver=Driver(decoder, arena, choice, self._plan.layer_activations, self._stop.check),
             arena=arena,
             data=data,
             total_steps=steps,
@@ -101,7 +101,11 @@ class Run:
             sample(None, 0)
         loss_after = trainer.run()
         trainer.evaluate_test()
-        sample(arena, trainer.step)
+        try:
+            sample(arena, trainer.step)
+        except torch.OutOfMemoryError as error:
+            # The training is done; its answers are worth less than its result.
+            self._warn("GPU-OUT-OF-MEMORY", f"The answers after training did not fit: {error}")
         self._finish(trainer, arena, loss_after)
 
     def _load(self, device: torch.device) -> Decoder:
@@ -247,7 +251,9 @@ class Run:
         """Write the result aside and rename it, so that `result/` is whole or absent."""
         target = self._folder.result
         temporary = target.with_name(f".result.tmp-{os.getpid()}")
-        write_peft_folder(arena, self._spec.base.path, temporary / "adapter")
+        write_peft_folder(
+            arena, self._spec.base.name or self._spec.base.model_id, temporary / "adapter"
+        )
         write_atomic(temporary / "summary.json", json.dumps(summary, indent=2).encode())
         temporary.rename(target)
         fsync_folder(target.parent)

@@ -106,11 +106,22 @@ class Trainer:
     def run(self) -> float | None:
         """Train to the end and return the final held-out loss, or None with nothing held out.
 
+        A stop is obeyed in the middle of a step or of an evaluation: what was computed of it is
+        dropped, and the last whole step is checkpointed.
+
         Raises:
             StopRequestedError: a stop was asked for; a checkpoint of the last whole step is safe.
             SlidepackError: RUN-DIVERGED.
             OSError: the disk refused a checkpoint; the earlier ones stand.
         """
+        try:
+            return self._run()
+        except StopRequestedError:
+            if self._last_checkpoint_step != self.step:
+                self.save(self._stop.reason)
+            raise
+
+    def _run(self) -> float | None:
         if self.step == 0 and self.eval_loss_before is None:
             self.eval_loss_before = self.evaluate(0)
         final_loss: float | None = None
@@ -144,7 +155,7 @@ class Trainer:
                 supervised_tokens=loss.tokens,
             )
         )
-        self._stop_check()
+        self._stop.check()
         return loss.mean
 
     def evaluate_test(self) -> None:
@@ -262,7 +273,7 @@ class Trainer:
         """Carry out commands and stop requests, between two steps.
 
         Raises:
-            StopRequestedError: after a checkpoint.
+            StopRequestedError: a stop was asked for.
         """
         for command in self._control.new_commands():
             if command.kind == "stop":
@@ -272,15 +283,7 @@ class Trainer:
             self._events.append(
                 ControlDone(at=self._events.now(), command_id=command.command_id, outcome="done")
             )
-        self._stop_check()
-
-    def _stop_check(self) -> None:
-        try:
-            self._stop.check()
-        except StopRequestedError:
-            if self._last_checkpoint_step != self.step:
-                self.save(self._stop.reason)
-            raise
+        self._stop.check()
 
     def _evaluation_due(self) -> bool:
         every = self._spec.eval.every_steps or max(1, self.total_steps // _EVALUATIONS_PER_RUN)
