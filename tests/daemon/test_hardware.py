@@ -64,7 +64,10 @@ def _report(
         kvikio=KvikioBuild(version="", gds_available=False, problem=""),
     )
     nvidia = NvidiaInfo(
-        driver_version="1", cuda_version="", cards_on_bus=("0000:01:00.0",) * card, gpus=(CARD,) if card else ()
+        driver_version="1",
+        cuda_version="",
+        cards_on_bus=("0000:01:00.0",) * card,
+        gpus=(CARD,) * card,
     )
     report = probe_hardware(tmp_path, software=False)
     return msgspec.structs.replace(report, nvidia=nvidia, software=software)

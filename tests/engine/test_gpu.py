@@ -84,7 +84,8 @@ def _loss_and_gradient(decoder: Decoder, policy: ActivationPolicy) -> tuple[floa
 
 
 def test_a_bf16_step_stays_close_to_fp32() -> None:
-    shape = SHAPES["smollm2-135m"]
+    # Few layers: the gradient of thirty random ones is mostly rounding in bf16.
+    shape = msgspec.structs.replace(SHAPES["smollm2-135m"], num_layers=3)
     wide = random_decoder(shape, GPU, torch.float32, seed=0)
     narrow = random_decoder(shape, GPU, torch.bfloat16, seed=0)
     loss, gradient = _loss_and_gradient(wide, "keep")

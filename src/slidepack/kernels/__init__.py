@@ -1,24 +1,40 @@
-"""The operations of the engine."""
+"""The operations of the engine: fused on a GPU, plain PyTorch on the CPU."""
 
-from slidepack.kernels.attention import AttentionChoice, Segments, attention, choose_attention
-from slidepack.kernels.linear_cross_entropy import linear_cross_entropy
-from slidepack.kernels.reference import (
-    adamw_ref,
-    lora_ref,
-    rms_norm_ref,
-    rope_ref,
-    swiglu_ref,
+from slidepack.kernels.adamw import (
+    AdamWState,
+    adamw,
+    adamw_scalars,
+    join_master,
+    split_master,
+    squared_norm,
 )
+from slidepack.kernels.attention import AttentionChoice, Segments, attention, choose_attention
+from slidepack.kernels.gated import gated
+from slidepack.kernels.linear_cross_entropy import HeadLoss, linear_cross_entropy
+from slidepack.kernels.nf4 import dequantise_nf4, quantise_nf4
+from slidepack.kernels.reference import adamw_ref, lora_ref
+from slidepack.kernels.rms_norm import add_rms_norm, rms_norm
+from slidepack.kernels.rope import rope
 
 __all__ = [
+    "AdamWState",
     "AttentionChoice",
+    "HeadLoss",
     "Segments",
+    "adamw",
     "adamw_ref",
+    "adamw_scalars",
+    "add_rms_norm",
     "attention",
     "choose_attention",
+    "dequantise_nf4",
+    "gated",
+    "join_master",
     "linear_cross_entropy",
     "lora_ref",
-    "rms_norm_ref",
-    "rope_ref",
-    "swiglu_ref",
+    "quantise_nf4",
+    "rms_norm",
+    "rope",
+    "split_master",
+    "squared_norm",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slidepack.engine.model.layers import LayerWeights
 from slidepack.engine.shape import ModelShape
-from slidepack.kernels import rms_norm_ref, rope_ref, swiglu_ref
+from slidepack.kernels import gated, rms_norm, rope
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q [T, N, H], k [T, K, H], v [T, K, H]) -> [T, N, H]."""
@@ -30,7 +30,7 @@ def decoder_layer(
     x_TD: Tensor,
     weights: LayerWeights,
     shape: ModelShape,
-    rope: tuple[Tensor, Tensor],
+    table: tuple[Tensor, Tensor],
     attend: AttentionFunction,
     adapter: LayerAdapter | None,
 ) -> Tensor:
@@ -40,11 +40,11 @@ def decoder_layer(
         x_TD: the layer's input.
         weights: its frozen weights.
         shape: sizes.
-        rope: cos and sin, each [T, H].
+        table: cos and sin of the positions, each [T, H].
         attend: causal attention; given rotated q and k.
         adapter: the LoRA lane, or None for the bare base.
     """
-    x_TD = x_TD + _attention_block(x_TD, weights, shape, rope, attend, adapter)
+    x_TD = x_TD + _attention_block(x_TD, weights, shape, table, attend, adapter)
     return x_TD + _feed_forward_block(x_TD, weights, shape, adapter)
 
 
@@ -52,29 +52,30 @@ def _attention_block(
     x_TD: Tensor,
     weights: LayerWeights,
     shape: ModelShape,
-    rope: tuple[Tensor, Tensor],
+    table: tuple[Tensor, Tensor],
     attend: AttentionFunction,
     adapter: LayerAdapter | None,
 ) -> Tensor:
-    normed = rms_norm_ref(x_TD, weights.input_norm, shape.rms_eps)
+    normed = rms_norm(x_TD, weights.input_norm, shape.rms_eps)
     fused = torch.nn.functional.linear(normed, weights.qkv)
     q, k, v = torch.split(fused, [shape.q_width, shape.kv_width, shape.kv_width], dim=-1)
     q = _added(q, adapter, normed, "q_proj").view(-1, shape.num_heads, shape.head_dim)
     k = _added(k, adapter, normed, "k_proj").view(-1, shape.num_kv_heads, shape.head_dim)
     v = _added(v, adapter, normed, "v_proj").view(-1, shape.num_kv_heads, shape.head_dim)
-    mixed = attend(rope_ref(q, *rope), rope_ref(k, *rope), v).flatten(-2)
+    q, k = rope(q, k, *table)
+    mixed = attend(q, k, v).flatten(-2)
     return _added(torch.nn.functional.linear(mixed, weights.o), adapter, mixed, "o_proj")
 
 
 def _feed_forward_block(
     x_TD: Tensor, weights: LayerWeights, shape: ModelShape, adapter: LayerAdapter | None
 ) -> Tensor:
-    normed = rms_norm_ref(x_TD, weights.post_norm, shape.rms_eps)
+    normed = rms_norm(x_TD, weights.post_norm, shape.rms_eps)
     fused = torch.nn.functional.linear(normed, weights.gate_up)
     gate, up = torch.split(fused, shape.ffn, dim=-1)
     gate = _added(gate, adapter, normed, "gate_proj")
     up = _added(up, adapter, normed, "up_proj")
-    inner = swiglu_ref(gate, up)
+    inner = gated(gate, up)
     return _added(torch.nn.functional.linear(inner, weights.down), adapter, inner, "down_proj")
 
 

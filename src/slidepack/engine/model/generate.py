@@ -12,7 +12,7 @@ from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.decoder import AttentionFunction, decoder_layer
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.rope import rope_tables
-from slidepack.kernels import AttentionChoice, Segments, attention, rms_norm_ref
+from slidepack.kernels import AttentionChoice, Segments, attention, rms_norm
 
 
 class _Cache:
@@ -146,5 +146,5 @@ def _last_positions(segments: Segments) -> Tensor:
 
 
 def _logits(decoder: Decoder, x: Tensor) -> Tensor:
-    normed = rms_norm_ref(x, decoder.final_norm, decoder.shape.rms_eps)
+    normed = rms_norm(x, decoder.final_norm, decoder.shape.rms_eps)
     return torch.nn.functional.linear(normed, decoder.head)

@@ -17,7 +17,7 @@ from slidepack.engine.lora.arena import LaneLayer, LoraArena
 from slidepack.engine.model.batch import PackedBatch
 from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.layers import Decoder
-from slidepack.kernels import AttentionChoice, attention, linear_cross_entropy, rms_norm_ref
+from slidepack.kernels import AttentionChoice, attention, linear_cross_entropy, rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,14 @@ class Driver:
         tokens = 0
         for batch in batches:
             x = self.hidden_states(batch)
-            losses, _ = linear_cross_entropy(
-                self._final(x[batch.predicting]), self._decoder.head, batch.labels, backward=False
+            head = linear_cross_entropy(
+                self._final(x[batch.predicting]),
+                self._decoder.head,
+                batch.labels,
+                hidden_grad=False,
+                none_ignored=True,
             )
-            total += float(losses.sum(dtype=torch.float64))
+            total += float(head.losses.sum(dtype=torch.float64))
             tokens += batch.labels.numel()
         return LossSum(total, tokens)
 
@@ -151,7 +155,7 @@ class Driver:
         return self._decoder.embedding[batch.ids]
 
     def _final(self, x: Tensor) -> Tensor:
-        return rms_norm_ref(x, self._decoder.final_norm, self._decoder.shape.rms_eps)
+        return rms_norm(x, self._decoder.final_norm, self._decoder.shape.rms_eps)
 
     def _layer(
         self, layer: int, x: Tensor, batch: PackedBatch, dropout_key: tuple[int, ...] | None
@@ -197,12 +201,12 @@ class Driver:
             leaf = x[batch.predicting].requires_grad_()
             with torch.enable_grad():
                 normed = self._final(leaf)
-            losses, grad = linear_cross_entropy(
-                normed.detach(), self._decoder.head, batch.labels, backward=True
+            head = linear_cross_entropy(
+                normed.detach(), self._decoder.head, batch.labels, none_ignored=True
             )
-            assert grad is not None
-            total += float(losses.sum(dtype=torch.float64))
-            torch.autograd.backward(normed, grad / supervised)
+            assert head.hidden_grad is not None
+            total += float(head.losses.sum(dtype=torch.float64))
+            torch.autograd.backward(normed, head.hidden_grad / supervised)
             assert leaf.grad is not None
             grads.append(torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad))
         return LossSum(total, supervised), grads
