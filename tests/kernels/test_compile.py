@@ -96,7 +96,7 @@ def _elementwise() -> list[Build]:
     )
     rope_signature |= {"q_heads": "i32", "k_heads": "i32"}
     for head, half, rest in ((128, 64, 0), (64, 16, 32)):
-        options: dict[str, Any] = {
+        layout: dict[str, Any] = {
             "SIGN": 1.0,
             "HEAD": head,
             "HALF": half,
@@ -105,7 +105,7 @@ def _elementwise() -> list[Build]:
             "BLOCK_HALF": half,
             "BLOCK_REST": rest,
         }
-        builds.append(Build(f"rope-{head}-{half}", _rope_kernel, rope_signature, options))
+        builds.append(Build(f"rope-{head}-{half}", _rope_kernel, rope_signature, layout))
     return builds
 
 
