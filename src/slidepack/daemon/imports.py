@@ -29,7 +29,7 @@ from slidepack.engine.importer.contract import (
     decode_line,
 )
 from slidepack.engine.importer.fingerprint import quick_stamp
-from slidepack.engine.shape import read_shape, refuse_pickles
+from slidepack.engine.shape import PICKLE_SUFFIXES, read_shape, refuse_pickles
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ def source_kind(source: str) -> Kind:
     if is_file:
         if magic == b"GGUF":
             return "gguf"
-        if path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
+        if path.suffix in PICKLE_SUFFIXES:
             raise SlidepackError(
                 "MODEL-PICKLE",
                 "The weights are a pickle file, which can run code when it is read.",

@@ -43,7 +43,7 @@ class Queue:
         return job
 
     def cancel(self, job_id: int) -> JobRecord:
-        """End a job for good; its checkpoints stay until it is deleted.
+        """End a job for good; its last checkpoints stay in its folder.
 
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has ended.

@@ -15,7 +15,8 @@ SUPPORTED_ARCHITECTURES: Final = ("LlamaForCausalLM",)
 
 _MOST_LAYERS: Final = 10_000
 _LARGEST_SIZE: Final = (1 << 31) - 1
-_PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
+PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+"""Names under which weights are kept as pickles."""
 
 
 class RopeShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +143,7 @@ def refuse_pickles(folder: Path) -> None:
     """
     if any(folder.glob("*.safetensors")):
         return
-    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLE_SUFFIXES)
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise SlidepackError(
             "MODEL-PICKLE",

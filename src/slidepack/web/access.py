@@ -20,7 +20,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from slidepack.daemon.store.catalogue import Sessions
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
-_SESSION_SECONDS: Final = 30 * 24 * 3600.0
+SESSION_SECONDS: Final = 30 * 24 * 3600.0
 _LINK_SECONDS: Final = 24 * 3600.0
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PUBLIC_PREFIXES: Final = ("/static/", "/login")
@@ -79,7 +79,7 @@ class Access:
                 fix="Get a new one with `slidepack open`.",
             )
         session = secrets.token_urlsafe(32)
-        self._sessions.expire(now - _SESSION_SECONDS)
+        self._sessions.expire(now - SESSION_SECONDS)
         self._sessions.add(session, now)
         return session
 
@@ -94,7 +94,7 @@ class Access:
         pairs = headers.get(b"cookie", b"").decode("latin-1").split(";")
         named = dict(pair.strip().partition("=")[::2] for pair in pairs)
         session = named.get(self.cookie_name, "")
-        oldest = time.time() - _SESSION_SECONDS
+        oldest = time.time() - SESSION_SECONDS
         return session if session and self._sessions.known(session, oldest) else ""
 
     def check(self, scope: HTTPScope) -> None:

@@ -1,6 +1,7 @@
 """The REST API, `/api/v1`: the page and the command line both go through it."""
 
 import asyncio
+import importlib.metadata
 import time
 from typing import Annotated, Any
 
@@ -38,7 +39,11 @@ class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
 @get("/health")
 async def health(service: Service) -> Health:
     """Say that the daemon is ready."""
-    return Health(status="ready", version="0.1.0", home=str(service.paths.home))
+    return Health(
+        status="ready",
+        version=importlib.metadata.version("slidepack"),
+        home=str(service.paths.home),
+    )
 
 
 @post("/login-links")

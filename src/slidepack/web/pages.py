@@ -14,7 +14,7 @@ from slidepack.daemon.doctor import findings
 from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.web.access import Access
+from slidepack.web.access import SESSION_SECONDS, Access
 from slidepack.web.api import add_model_now
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
 from slidepack.web.forms import job_request
@@ -23,7 +23,6 @@ from slidepack.web.results import JobDetail, job_detail, log_tail
 AnyRequest = Request[Any, Any, Any]
 Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
 
-_SESSION_COOKIE_SECONDS = 30 * 24 * 3600
 _LOG_CHARS = 6000
 _HOME_PARTS = ("hardware", "models", "library", "queue")
 _JOB_PARTS = ("status", "actions", "samples", "history", "log")
@@ -39,7 +38,7 @@ async def login(access: Access, token: FromQuery[str] = "") -> Redirect:
         value=session,
         httponly=True,
         samesite="strict",
-        max_age=_SESSION_COOKIE_SECONDS,
+        max_age=int(SESSION_SECONDS),
     )
     return Redirect("/", status_code=303, cookies=[cookie])
 

@@ -100,3 +100,16 @@ def test_a_missing_line_is_named(tree: Any) -> None:
 
 def test_this_machine_agrees_with_psutil() -> None:
     assert read_memory(Path("/")).total_bytes == psutil.virtual_memory().total
+
+
+def test_what_a_control_group_uses_is_not_available(tree: Any) -> None:
+    base(tree)
+    tree.write(
+        {
+            "proc/self/cgroup": "0::/box\n",
+            "sys/fs/cgroup/box/memory.max": f"{8 * GIB}\n",
+            "sys/fs/cgroup/box/memory.current": f"{6 * GIB}\n",
+            "sys/fs/cgroup/box/memory.stat": f"anon {5 * GIB}\ninactive_file {GIB}\n",
+        }
+    )
+    assert read_memory(tree.root).available_bytes == 3 * GIB

@@ -31,7 +31,8 @@ class MemoryInfo(
 
     total_bytes: int
     available_bytes: int
-    """What programs can take without swapping, by the kernel's own estimate."""
+    """What this process can take without swapping: the kernel's own estimate, or what its control
+    group has left where that is less."""
     swap_total_bytes: int
     swap_free_bytes: int
     cgroup_limit_bytes: int | None
@@ -50,10 +51,12 @@ def read_memory(root: Path) -> MemoryInfo:
         ValueError: /proc/meminfo lacks a line.
     """
     meminfo = (root / "proc" / "meminfo").read_text(encoding="utf-8")
-    limits = [_cgroup_limit(folder) for folder in cgroup_dirs(root, "memory")]
+    groups = cgroup_dirs(root, "memory")
+    limits = [_cgroup_limit(folder) for folder in groups]
+    left = [room for folder in groups if (room := _cgroup_room(folder)) is not None]
     return MemoryInfo(
         total_bytes=_meminfo_bytes(meminfo, "MemTotal"),
-        available_bytes=_meminfo_bytes(meminfo, "MemAvailable"),
+        available_bytes=min([_meminfo_bytes(meminfo, "MemAvailable"), *left]),
         swap_total_bytes=_meminfo_bytes(meminfo, "SwapTotal"),
         swap_free_bytes=_meminfo_bytes(meminfo, "SwapFree"),
         cgroup_limit_bytes=min((limit for limit in limits if limit is not None), default=None),
@@ -74,6 +77,22 @@ def _cgroup_limit(folder: Path) -> int | None:
     if not text.isdigit() or int(text) >= _NO_CGROUP_LIMIT:
         return None
     return int(text)
+
+
+def _cgroup_room(folder: Path) -> int | None:
+    """Return what a control group may still take, or None where it has no limit.
+
+    Pages of files that nobody uses count as free: the kernel drops them first.
+    """
+    limit = _cgroup_limit(folder)
+    used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes") or ""
+    if limit is None or not used.isdigit():
+        return None
+    match = re.search(
+        r"^inactive_file (\d+)$", read_text(folder / "memory.stat") or "", re.MULTILINE
+    )
+    reclaimable = int(match[1]) if match else 0
+    return max(0, limit - int(used) + reclaimable)
 
 
 def _memlock_bytes(root: Path) -> int | None:

@@ -73,7 +73,12 @@ class RunFolder:
 
     def list_checkpoints(self) -> list[Path]:
         """Return the finished checkpoints, newest first."""
-        return sorted(self.checkpoints.glob("step-*"), reverse=True)
+        return finished_checkpoints(self.checkpoints)
+
+
+def finished_checkpoints(folder: Path) -> list[Path]:
+    """Return the finished checkpoints in a folder, newest first; unfinished ones have dot names."""
+    return sorted(folder.glob("step-*"), reverse=True)
 
 
 def _read(path: Path, kind: type[_T]) -> _T:

@@ -8,10 +8,10 @@ import numpy as np
 from gguf import GGUFReader, ReaderTensor
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.shape import PICKLE_SUFFIXES
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 class GgufFile:
@@ -153,7 +153,7 @@ def _check_start(path: Path) -> None:
             why=f"{path}: {error.strerror}",
             fix="Check the path and that you may read the file.",
         ) from error
-    if path.suffix in _PICKLE_SUFFIXES and not start.startswith(_MAGIC):
+    if path.suffix in PICKLE_SUFFIXES and not start.startswith(_MAGIC):
         raise SlidepackError(
             "MODEL-PICKLE",
             "The weights are a pickle file, which can run code when it is read.",

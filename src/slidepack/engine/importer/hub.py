@@ -16,12 +16,12 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.importer.contract import Stage
 from slidepack.engine.importer.folder import check_config
 from slidepack.engine.importer.staging import require_space
+from slidepack.engine.shape import PICKLE_SUFFIXES
 
 _SMALL: Final = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _WEIGHTS: Final = ("*.safetensors",)
 # Files in folders are other formats of the same model; `consolidated` is a second copy.
 _IGNORED: Final = ("*/*", "consolidated*")
-_PICKLES: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 _ASK_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5
@@ -134,7 +134,7 @@ def _stored(folder: Path) -> int:
 def _refuse_without_safetensors(repo_id: str, names: list[str]) -> None:
     if any(_fits(name, _WEIGHTS) for name in names):
         return
-    pickles = [name for name in names if _fits(name, _PICKLES)]
+    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         raise SlidepackError(
             "MODEL-PICKLE",

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from slidepack.engine.contract.job import Frozen
-from slidepack.engine.contract.runfolder import fsync_folder, write_atomic
+from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_folder, write_atomic
 from slidepack.engine.lora.arena import LoraArena
 
 _KEPT: Final = 2
@@ -66,7 +66,7 @@ def save_checkpoint(arena: LoraArena, state: LaneState, checkpoints: Path) -> Pa
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in list_checkpoints(checkpoints)[_KEPT:]:
+    for old in finished_checkpoints(checkpoints)[_KEPT:]:
         shutil.rmtree(old)
     return final
 
@@ -98,11 +98,6 @@ def load_checkpoint(arena: LoraArena, folder: Path, spec_hash: str) -> LaneState
         for name, target in _arena_tensors(arena).items():
             target.copy_(tensors[name])
     return state
-
-
-def list_checkpoints(checkpoints: Path) -> list[Path]:
-    """Return the finished checkpoints, newest first."""
-    return sorted(checkpoints.glob("step-*"), reverse=True)
 
 
 def _arena_tensors(arena: LoraArena) -> dict[str, torch.Tensor]:
