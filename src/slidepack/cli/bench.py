@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,9 +32,40 @@ def lora(
     options = {"shape": shape, "batch": batch, "seq": seq, "rank": rank, "steps": steps}
     if device:
         options["device"] = device
-    arguments = [f"--{name}={value}" for name, value in options.items()]
+    result = _run("lora", *(f"--{name}={value}" for name, value in options.items()))
+    if json_output:
+        print_json(result)
+    else:
+        print_table(("", ""), result.items())
+
+
+@app.command("kernels")
+def kernels(
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time the fused operations against the GPU's own limits."""
+    result = _run("kernels")
+    if json_output:
+        print_json(result)
+        return
+    print_table(
+        ("operation", "ms", "limit in the same run", "share of it", "extra memory"),
+        (
+            (
+                row["operation"],
+                f"{row['milliseconds']:.3f}",
+                row["limit"],
+                f"{row['share']:.0%}",
+                f"{row['extra_bytes'] / 1e6:.0f} MB" if row["extra_bytes"] else "",
+            )
+            for row in result["operations"]
+        ),
+    )
+
+
+def _run(*arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "slidepack.engine.bench", "lora", *arguments],
+        [sys.executable, "-P", "-m", "slidepack.engine.bench", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -44,8 +75,4 @@ def lora(
         raise SlidepackError(
             "RUN-CRASHED", "The benchmark did not run.", why=last, fix="Run `slidepack doctor`."
         )
-    result = json.loads(done.stdout.splitlines()[-1])
-    if json_output:
-        print_json(result)
-    else:
-        print_table(("", ""), result.items())
+    return json.loads(done.stdout.splitlines()[-1])

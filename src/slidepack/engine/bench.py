@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from slidepack.engine.bench_kernels import bench_kernels
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
@@ -113,7 +114,7 @@ def bench_lora(
 def main(arguments: list[str]) -> int:
     """Run one benchmark and print one JSON object."""
     parser = argparse.ArgumentParser(prog="slidepack bench")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(required=True, dest="command")
     lora = commands.add_parser("lora", help="LoRA steps of one lane")
     lora.add_argument("--shape", choices=sorted(SHAPES), default="smollm2-135m")
     lora.add_argument("--batch", type=int, default=8)
@@ -122,7 +123,13 @@ def main(arguments: list[str]) -> int:
     lora.add_argument("--steps", type=int, default=20)
     default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
     lora.add_argument("--device", default=default_device)
+    commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
     options = parser.parse_args(arguments)
+    if options.command == "kernels":
+        rows = bench_kernels()
+        device_name = torch.cuda.get_device_name()
+        sys.stdout.write(json.dumps({"device": device_name, "operations": rows}) + "\n")
+        return 0
     result = bench_lora(
         options.shape,
         batch=options.batch,
