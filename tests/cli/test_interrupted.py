@@ -161,6 +161,7 @@ def _prepare(home: Path, gguf: Path) -> Path:
     return home
 
 
+@pytest.mark.full
 def test_in_the_demo_before_its_job(tmp_path: Path, smollm2_gguf: Path) -> None:
     home = _prepare(tmp_path / "home", smollm2_gguf)
     _demo_interrupted(home, (home / "daemon.log").exists, "the daemon is being started")

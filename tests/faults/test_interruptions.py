@@ -44,6 +44,7 @@ def test_daemon_killed_then_worker_killed_gives_the_same_result(farm: Farm) -> N
     assert "Traceback" not in daemon.log
 
 
+@pytest.mark.full
 def test_pause_resume_and_a_stopped_daemon_change_nothing(farm: Farm) -> None:
     daemon = farm.daemon
     tried = farm.queue()
@@ -80,6 +81,7 @@ def test_pause_resume_and_a_stopped_daemon_change_nothing(farm: Farm) -> None:
     assert "Traceback" not in daemon.log
 
 
+@pytest.mark.full
 def test_cancel_ends_a_job_in_any_state_for_good(farm: Farm) -> None:
     daemon = farm.daemon
     running, queued, paused = farm.queue(steps=5000), farm.queue(), farm.queue()

@@ -119,7 +119,7 @@ def test_peft_loads_the_result_and_gives_the_workers_logits(base: Path, whole: R
     assert float((theirs - base_logits).abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("kill_after", [3, 6])
+@pytest.mark.parametrize("kill_after", [3, pytest.param(6, marks=pytest.mark.full)])
 def test_a_killed_run_resumes_bit_for_bit(base: Path, whole: RunFolder, kill_after: int) -> None:
     killed = make_run(base / f"killed-{kill_after}", tiny_spec(base))
     worker = start_worker(killed)
@@ -144,7 +144,13 @@ def test_a_killed_run_resumes_bit_for_bit(base: Path, whole: RunFolder, kill_aft
     assert _adapter(resumed) == _adapter(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.full),
+    ],
+)
 def test_a_stop_signal_checkpoints_and_exits(base: Path, number: signal.Signals) -> None:
     spec = tiny_spec(base, steps=3000, checkpoint_every_steps=0)
     folder = make_run(base / f"stopped-{number.name}", spec)
@@ -209,6 +215,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_older_one_taken(
     assert _adapter(resumed) == _adapter(whole)
 
 
+@pytest.mark.full
 def test_a_run_killed_after_its_last_step_ends_with_the_same_result(
     base: Path, whole: RunFolder
 ) -> None:
@@ -227,6 +234,7 @@ def test_a_run_killed_after_its_last_step_ends_with_the_same_result(
     assert _adapter(resumed) == _adapter(whole)
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_job_is_not_resumed_from(base: Path, whole: RunFolder) -> None:
     other = make_run(
         base / "other-seed",
@@ -255,6 +263,7 @@ def test_a_dataset_that_changed_is_refused(base: Path, tmp_path: Path) -> None:
     _failure(make_run(tmp_path / "changed", spec), "DATA-CHANGED")
 
 
+@pytest.mark.full
 def test_rows_that_are_all_too_long_are_refused_with_the_first_line(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, max_seq_len=16)
     failed = _failure(make_run(tmp_path / "long", spec), "DATA-NO-USABLE-ROWS")
@@ -276,6 +285,7 @@ def test_a_diverging_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert folder.list_checkpoints()
 
 
+@pytest.mark.full
 def test_a_second_worker_on_a_folder_is_refused(base: Path) -> None:
     folder = make_run(base / "busy", tiny_spec(base, steps=3000))
     first = start_worker(folder)
