@@ -1,9 +1,11 @@
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from support.daemons import DaemonProcess
 
-from slidepack.cli.background import running_daemon
+from slidepack.cli.background import _ctrl_c_held_back, running_daemon
 from slidepack.engine.contract.errors import SlidepackError
 
 
@@ -24,3 +26,15 @@ def test_a_daemon_that_cannot_start_says_why(tmp_path: Path, daemon: DaemonProce
     (home / "slidepack.db").mkdir()
     with pytest.raises(SlidepackError, match="DISK-UNWRITABLE"), running_daemon(home):
         raise AssertionError("it must not come this far")
+
+
+def test_ctrl_c_while_a_process_starts_comes_once_it_is_known() -> None:
+    known = False
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _ctrl_c_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+        known = True
+    assert known
+    with _ctrl_c_held_back():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,6 +1,7 @@
 """A daemon in the background, for the demo: found, or started and stopped again."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,22 +33,40 @@ def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[
         return
     home.mkdir(parents=True, exist_ok=True)
     log_path = home / "daemon.log"
-    with log_path.open("ab") as log:
-        # A session of its own: Ctrl-C in the terminal reaches this process only, which then stops
-        # the daemon in good order.
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "slidepack.web"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            env=os.environ | {HOME_VARIABLE: str(home)},
-            start_new_session=True,
-        )
+    child: subprocess.Popen[bytes] | None = None
     try:
+        with log_path.open("ab") as log, _ctrl_c_held_back():
+            # A session of its own: Ctrl-C in the terminal reaches this process only, which then
+            # stops the daemon in good order.
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "slidepack.web"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | {HOME_VARIABLE: str(home)},
+                start_new_session=True,
+            )
         yield _wait_until_ready(home, child, log_path), child
     finally:
-        child.terminate()
-        child.wait()
+        if child is not None:
+            child.terminate()
+            child.wait()
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Let no Ctrl-C fall between the start of a process and the moment that it is known.
+
+    It is raised at the end instead, where the caller can already end the process.
+    """
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _answering(home: Path) -> DaemonClient | None:
