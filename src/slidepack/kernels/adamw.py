@@ -145,7 +145,12 @@ def adamw_scalars(
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         weight_decay: decoupled decay.
+
+    Raises:
+        ValueError: step or clip is no scalar.
     """
+    if step.ndim or clip.ndim:
+        raise ValueError(f"step is {tuple(step.shape)}, clip is {tuple(clip.shape)}, not scalars")
     wide = step.to(torch.float64)
     step_size = lr / (1.0 - beta1**wide)
     root_correction = (1.0 - beta2**wide).sqrt()
@@ -199,7 +204,7 @@ def adamw(
     Raises:
         ValueError: shapes or dtypes do not fit.
     """
-    _check(grad, state)
+    _check(grad, state, scalars)
     if grad.is_cuda:
         adamw_launch(grad, state, scalars, beta1=beta1, beta2=beta2, eps=eps)
     else:
@@ -210,7 +215,12 @@ def squared_norm(x: Tensor) -> Tensor:
     """Return the sum of squares of a flat tensor, a fp32 scalar on its device.
 
     The order of the sum depends on the length alone, so equal inputs give equal bits.
+
+    Raises:
+        ValueError: the tensor is not flat, or not of a float dtype.
     """
+    if x.ndim != 1 or not x.is_floating_point():
+        raise ValueError(f"x is {tuple(x.shape)} {x.dtype}, not [n] of a float dtype")
     if not x.is_cuda:
         return x.to(torch.float32).square().sum()
     return squared_norm_launch(x)
@@ -225,7 +235,13 @@ def squared_norm_launch(x: Tensor) -> Tensor:
 
 
 def split_master(master: Tensor) -> tuple[Tensor, Tensor]:
-    """Split fp32 into its bf16 plane and int16 remainder, exactly."""
+    """Split fp32 into its bf16 plane and int16 remainder, exactly.
+
+    Raises:
+        ValueError: another dtype.
+    """
+    if master.dtype != torch.float32:
+        raise ValueError(f"master is {tuple(master.shape)} {master.dtype}, not {torch.float32}")
     bits = master.contiguous().view(torch.int32)
     rounded = (bits + 0x8000) >> 16
     remainder = (bits - (rounded << 16)).to(torch.int16)
@@ -233,7 +249,17 @@ def split_master(master: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join_master(plane: Tensor, remainder: Tensor) -> Tensor:
-    """Return the fp32 tensor that plane and remainder hold."""
+    """Return the fp32 tensor that plane and remainder hold.
+
+    Raises:
+        ValueError: shapes differ, or dtypes do not fit.
+    """
+    dtypes = (plane.dtype, remainder.dtype)
+    if plane.shape != remainder.shape or dtypes != (torch.bfloat16, torch.int16):
+        raise ValueError(
+            f"plane is {tuple(plane.shape)} {plane.dtype}, "
+            f"remainder is {tuple(remainder.shape)} {remainder.dtype}"
+        )
     high = plane.contiguous().view(torch.int16).to(torch.int32) << 16
     return (high + remainder.to(torch.int32)).view(torch.float32)
 
@@ -296,27 +322,29 @@ def _store_moments(state: AdamWState, m: Tensor, v: Tensor) -> None:
     state.exp_avg_sq.copy_(at_least_one.to(torch.uint8))
 
 
-def _check(grad: Tensor, state: AdamWState) -> None:
-    count = grad.numel()
-    wanted = {
-        "master": torch.float32 if state.remainder is None else torch.bfloat16,
-        "exp_avg": state.exp_avg.dtype,
-        "exp_avg_sq": torch.uint8 if state.exp_avg.dtype == torch.int8 else state.exp_avg.dtype,
+def _check(grad: Tensor, state: AdamWState, scalars: Tensor) -> None:
+    flat, blocks = (grad.numel(),), (-(-grad.numel() // ADAMW_BLOCK),)
+    moment = state.exp_avg.dtype
+    eight_bit = moment == torch.int8
+    if grad.dtype not in (torch.float32, torch.bfloat16) or moment not in _MOMENT_DTYPES:
+        raise ValueError(f"gradient is {grad.dtype}, moments are {moment}")
+    split = state.remainder is not None
+    wanted: dict[str, tuple[Tensor | None, tuple[int, ...], torch.dtype]] = {
+        "gradient": (grad, flat, grad.dtype),
+        "master": (state.master, flat, torch.bfloat16 if split else torch.float32),
+        "exp_avg": (state.exp_avg, flat, moment),
+        "exp_avg_sq": (state.exp_avg_sq, flat, torch.uint8 if eight_bit else moment),
+        "scalars": (scalars, (4,), torch.float32),
     }
-    if (
-        grad.dtype not in (torch.float32, torch.bfloat16)
-        or state.exp_avg.dtype not in _MOMENT_DTYPES
-    ):
-        raise ValueError(f"gradient is {grad.dtype}, moments are {state.exp_avg.dtype}")
-    for name, dtype in wanted.items():
-        tensor = getattr(state, name)
-        if tensor.shape != (count,) or tensor.dtype != dtype:
-            raise ValueError(
-                f"{name} is {tuple(tensor.shape)} {tensor.dtype}, not ({count},) {dtype}"
-            )
-    scales = (state.exp_avg_scale, state.exp_avg_sq_scale)
-    blocks = -(-count // ADAMW_BLOCK)
-    if state.exp_avg.dtype == torch.int8 and any(
-        scale is None or scale.shape != (blocks,) for scale in scales
-    ):
-        raise ValueError(f"8-bit moments of {count} elements need two scales of ({blocks},)")
+    if split:
+        wanted["remainder"] = (state.remainder, flat, torch.int16)
+    if eight_bit:
+        wanted["exp_avg_scale"] = (state.exp_avg_scale, blocks, torch.float32)
+        wanted["exp_avg_sq_scale"] = (state.exp_avg_sq_scale, blocks, torch.float32)
+    elif state.exp_avg_scale is not None or state.exp_avg_sq_scale is not None:
+        raise ValueError(f"moments are {moment}, but only {torch.int8} has scales")
+    for name, (tensor, shape, dtype) in wanted.items():
+        if tensor is None:
+            raise ValueError(f"{name} is missing, not {shape} {dtype}")
+        if tensor.shape != shape or tensor.dtype != dtype:
+            raise ValueError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, not {shape} {dtype}")

@@ -3,7 +3,7 @@
 Shapes: `T` tokens, `F` width.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import torch
 import triton
@@ -150,12 +150,14 @@ def gated(gate: Tensor, up: Tensor, activation: Activation = "silu") -> Tensor:
         [T, F].
 
     Raises:
-        ValueError: shapes or dtypes differ.
+        ValueError: shapes or dtypes differ, or there is no such activation.
     """
     if gate.shape != up.shape or gate.dtype != up.dtype or gate.ndim != 2:
         raise ValueError(
             f"gate is {tuple(gate.shape)} {gate.dtype}, up is {tuple(up.shape)} {up.dtype}"
         )
+    if activation not in get_args(Activation):
+        raise ValueError(f"activation is {activation!r}, not one of {get_args(Activation)}")
     if not gate.is_cuda:
         return swiglu_ref(gate, up) if activation == "silu" else geglu_ref(gate, up)
     y: Tensor = GatedFunction.apply(_rows(gate), _rows(up), activation)

@@ -148,7 +148,7 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     Args:
         q: [T, N, H].
         k: [T, K, H], same dtype.
-        cos: [T, P], both halves alike, P even and at most H.
+        cos: [T, P], both halves alike, P even, from 2 to H, same dtype.
         sin: as `cos`.
 
     Returns:
@@ -157,12 +157,15 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor
     Raises:
         ValueError: shapes or dtypes do not fit.
     """
-    tokens, _, head = q.shape
-    if k.shape[0] != tokens or k.shape[2] != head or k.dtype != q.dtype:
+    heads_fit = q.ndim == k.ndim == 3 and q.shape[::2] == k.shape[::2]
+    if not heads_fit or k.dtype != q.dtype:
         raise ValueError(f"q is {tuple(q.shape)} {q.dtype}, k is {tuple(k.shape)} {k.dtype}")
-    if cos.shape != sin.shape or cos.shape[0] != tokens or cos.shape[1] % 2 or cos.shape[1] > head:
+    tokens, _, head = q.shape
+    table_fits = cos.ndim == 2 and cos.shape[0] == tokens and cos.shape[1] in range(2, head + 1, 2)
+    if not table_fits or sin.shape != cos.shape or not cos.dtype == sin.dtype == q.dtype:
         raise ValueError(
-            f"cos is {tuple(cos.shape)}, sin is {tuple(sin.shape)}, q is {tuple(q.shape)}"
+            f"cos is {tuple(cos.shape)} {cos.dtype}, sin is {tuple(sin.shape)} {sin.dtype}, "
+            f"q is {tuple(q.shape)} {q.dtype}"
         )
     if not q.is_cuda:
         return rope_ref(q, cos, sin), rope_ref(k, cos, sin)

@@ -1,10 +1,30 @@
 """Launch sizes that several kernels share."""
 
+from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["elementwise_warps"]
+import torch
+
+__all__ = ["LoraTileSizes", "dot_precision", "elementwise_warps"]
 
 _WIDE_BLOCK: Final = 16384
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraTileSizes:
+    """Sizes of the grouped LoRA kernels."""
+
+    row_tile: int = 64
+    """Tokens of a tile of shrink and expand."""
+    shrink_columns: int = 64
+    shrink_warps: int = 4
+    expand_columns: int = 128
+    expand_warps: int = 4
+    outer_tokens: int = 64
+    outer_columns: int = 128
+    outer_warps: int = 4
+    stages: int = 3
+    """Software pipeline depth of shrink and of the weight gradients."""
 
 
 def elementwise_warps(block: int) -> int:
@@ -12,3 +32,8 @@ def elementwise_warps(block: int) -> int:
     if block >= _WIDE_BLOCK:
         return 16
     return 8 if block >= 2048 else 4
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """Return the precision of a product: fp32 stays fp32, where a GPU would round to tf32."""
+    return "ieee" if dtype == torch.float32 else "tf32"

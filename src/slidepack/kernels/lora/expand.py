@@ -1,0 +1,168 @@
+"""Grouped expand: from the rank side to the wide side.
+
+Y = scale · S · Bᵀ forward, dX = mask · (dS · A) / (1 - p) backward. The result is written, not
+added: the base product is then accumulated onto it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
+from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
+from slidepack.kernels.tiles import dot_precision
+
+__all__ = ["expand_launch", "expand_plain"]
+
+
+@triton.jit
+def _expand_tile(
+    s_ptr, w_ptr, y_ptr, row0, row_end, rank, first, width, s_stride, w_stride, y_stride,
+    seed, threshold, samples_ptr, positions_ptr, site, scale,
+    BM: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, LONG: tl.constexpr, EVEN: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    rows = row0 + tl.arange(0, BM)
+    safe_rows = tl.minimum(rows, row_end - 1).to(tl.int64)
+    columns = first + tl.arange(0, BN)
+    r = tl.arange(0, R)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    # Only the largest block of ranks has to loop.
+    for r0 in range(0, rank if LONG else R, R):
+        in_rank = r0 + r < rank
+        s = tl.load(
+            s_ptr + safe_rows[:, None] * s_stride + r0 + r[None, :], mask=in_rank[None, :], other=0.0
+        )
+        inside = in_rank[:, None]
+        if not EVEN:
+            inside = inside & (columns[None, :] < width)
+        w = tl.load(
+            w_ptr + (r0 + r).to(tl.int64)[:, None] * w_stride + columns[None, :],
+            mask=inside,
+            other=0.0,
+        )
+        acc = tl.dot(s, w, acc, input_precision=PRECISION)
+    acc *= scale
+    if DROPOUT:
+        sample = tl.load(samples_ptr + safe_rows)
+        position = tl.load(positions_ptr + safe_rows)
+        kept = keep_tile(seed, threshold, sample, position, site, first, BM, BN)
+        acc = tl.where(kept, acc, 0.0)
+    stored = rows[:, None] < row_end
+    if not EVEN:
+        stored = stored & (columns[None, :] < width)
+    tl.store(y_ptr + rows.to(tl.int64)[:, None] * y_stride + columns[None, :], acc, mask=stored)
+
+
+@triton.jit
+def _expand_kernel(
+    s_ptr, w_ptr, y_ptr, tiles_ptr, offsets_ptr, scales_ptr,
+    seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
+    s_stride, y_stride,
+    BM: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    tile = tiles_ptr + tl.program_id(0) * 8
+    adapter = tl.load(tile)
+    row0 = tl.load(tile + 1)
+    row_end = tl.load(tile + 2)
+    rank = tl.load(tile + 3)
+    s_column = tl.load(tile + 4)
+    wide_column = tl.load(tile + 5)
+    width = tl.load(tile + 6)
+    offset = tl.load(tile + 7)
+    if EVEN:
+        wide_column = tl.multiple_of(wide_column, 16)
+        width = tl.multiple_of(width, 16)
+        offset = tl.multiple_of(offset, 16)
+    w = w_ptr + tl.multiple_of(tl.load(offsets_ptr + adapter), 16) + offset
+    first = tl.program_id(1) * BN
+    scale = tl.load(scales_ptr + adapter) if SCALED else 1.0
+    seed = tl.load(seeds_ptr + adapter) if DROPOUT else 0
+    threshold = tl.load(thresholds_ptr + adapter) if DROPOUT else 0
+    for bucket in tl.static_range(BUCKETS):
+        R: tl.constexpr = 16 * 2**bucket
+        LONG: tl.constexpr = bucket == 3
+        # Rank 0 takes the first branch and writes zeros.
+        if (first < width) & ((rank <= R) | LONG) & (rank > (R // 2 if bucket else -1)):
+            _expand_tile(
+                s_ptr + s_column, w, y_ptr + wide_column, row0, row_end, rank, first, width,
+                s_stride, width, y_stride,
+                seed, threshold, samples_ptr, positions_ptr, site, scale,
+                BM, BN, R, LONG, EVEN, DROPOUT, PRECISION,
+            )  # fmt: skip
+
+
+def expand_launch(
+    s: Tensor,
+    weights: LoraWeights,
+    tables: LoraTables,
+    side: Side,
+    y: Tensor,
+    *,
+    scales: Tensor | None = None,
+    dropout: LoraDropout | None = None,
+    site: int = 0,
+) -> None:
+    """Launch the kernel: fill `y`, all of it.
+
+    Args:
+        s: [T, s_columns].
+        weights: in the dtype of `s`.
+        tables: of this row.
+        side: `tables.output_side` for B, `tables.input_side` for A.
+        y: [T, width], contiguous.
+        scales: [N] fp32 by which each adapter's result is multiplied, or None.
+        dropout: the mask that is applied to the result, or None.
+        site: number of the linear, a key of the dropout.
+    """
+    tiles, sizes = side.expand, tables.sizes
+    if not tiles.host:
+        return
+    _expand_kernel[(len(tiles.host), triton.cdiv(tiles.widest, sizes.expand_columns))](
+        s,
+        weights.pool,
+        y,
+        tiles.device,
+        weights.offsets,
+        weights.scales if scales is None else scales,
+        weights.offsets if dropout is None else dropout.seeds,
+        weights.offsets if dropout is None else dropout.thresholds,
+        tiles.device if dropout is None else dropout.samples,
+        tiles.device if dropout is None else dropout.positions,
+        site,
+        s.stride(0),
+        y.stride(0),
+        BM=sizes.row_tile,
+        BN=sizes.expand_columns,
+        BUCKETS=tiles.buckets,
+        EVEN=tiles.alignment % sizes.expand_columns == 0,
+        SCALED=scales is not None,
+        DROPOUT=dropout is not None,
+        PRECISION=dot_precision(s.dtype),
+        num_warps=sizes.expand_warps,
+    )
+
+
+def expand_plain(
+    s: Tensor,
+    weights: LoraWeights,
+    tables: LoraTables,
+    side: Side,
+    y: Tensor,
+    *,
+    scales: Tensor | None = None,
+    dropout: LoraDropout | None = None,
+    site: int = 0,
+) -> None:
+    """Do the same in plain PyTorch, adapter by adapter; see `expand_launch`."""
+    for unit in side.units:
+        rows = tables.rows(unit.adapter)
+        product = s[rows, unit.s_slice] @ weights.of(unit)
+        if scales is not None:
+            product = product * scales[unit.adapter].to(product.dtype)
+        if dropout is not None:
+            kept = keep_mask(dropout, unit.adapter, rows, site, y.shape[1])
+            product = product * kept[:, unit.wide_columns]
+        y[rows, unit.wide_columns] = product

@@ -1,0 +1,172 @@
+"""A frozen linear with the adapters of many LoRA lanes (Hu et al., arXiv 2106.09685), in one pass.
+
+Each token meets its own adapter only. The low-rank products are written first and the base product
+is accumulated onto them, so the output is read and written once more than without adapters.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slidepack.kernels.lora.dropout import LoraDropout
+from slidepack.kernels.lora.expand import expand_launch, expand_plain
+from slidepack.kernels.lora.outer import outer_launch, outer_plain
+from slidepack.kernels.lora.shrink import shrink_launch, shrink_plain
+from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
+
+__all__ = ["LoraCall", "LoraLinearFunction", "lora_linear"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraCall:
+    """What one call needs beside tensors with gradients."""
+
+    tables: LoraTables
+    weights: LoraWeights
+    add: bool
+    """Add to the gradients that are there, as every micro-batch but the first of a step does."""
+    dropout: LoraDropout | None
+    site: int
+    fused: bool
+    """Triton instead of plain PyTorch."""
+
+    def shrink(self, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool) -> Tensor:
+        dropout = self.dropout if masked else None
+        run = shrink_launch if self.fused else shrink_plain
+        return run(
+            x, self.weights, self.tables, side, scales=scales, dropout=dropout, site=self.site
+        )
+
+    def expand(
+        self, s: Tensor, side: Side, width: int, scales: Tensor | None, *, masked: bool
+    ) -> Tensor:
+        dropout = self.dropout if masked else None
+        y = torch.empty((s.shape[0], width), dtype=s.dtype, device=s.device)
+        run = expand_launch if self.fused else expand_plain
+        run(s, self.weights, self.tables, side, y, scales=scales, dropout=dropout, site=self.site)
+        return y
+
+    def outer(
+        self, s: Tensor, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool
+    ) -> None:
+        run = outer_launch if self.fused else outer_plain
+        run(
+            s,
+            x,
+            self.weights,
+            self.tables,
+            side,
+            add=self.add,
+            scales=scales,
+            dropout=self.dropout if masked else None,
+            site=self.site,
+        )
+
+    @property
+    def keep_scales(self) -> Tensor | None:
+        return None if self.dropout is None else self.dropout.keep_scales
+
+
+class LoraLinearFunction(torch.autograd.Function):
+    """Autograd of the grouped products around one base product each way.
+
+    The pool's gradient does not pass through autograd: it would be the size of the whole pool for
+    each linear. It is written to `weights.grads`, and the pool is an input only so that a pass is
+    recorded where the linear's own input wants no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, pool: Tensor, call: LoraCall) -> Tensor:
+        """Return x Wᵀ + scale · drop(x) Aᵀ Bᵀ, [T, out]."""
+        tables = call.tables
+        s = call.shrink(x, tables.input_side, call.keep_scales, masked=True)
+        y = call.expand(
+            s, tables.output_side, weight.shape[0], call.weights.scales, masked=False
+        )
+        y.addmm_(x, weight.T)
+        ctx.save_for_backward(x, s, weight)
+        ctx.call = call
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        """Write the adapters' gradients; return that of x where it is wanted."""
+        x, s, weight = ctx.saved_tensors
+        call: LoraCall = ctx.call
+        tables, scales = call.tables, call.weights.scales
+        dy = dy.contiguous()
+        ds = call.shrink(dy, tables.output_side, scales, masked=False)
+        call.outer(s, dy, tables.output_side, scales, masked=False)
+        call.outer(ds, x, tables.input_side, call.keep_scales, masked=True)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        dx = call.expand(ds, tables.input_side, x.shape[1], call.keep_scales, masked=True)
+        return dx.addmm_(dy, weight), None, None, None
+
+
+def lora_linear(
+    x: Tensor,
+    weight: Tensor,
+    tables: LoraTables,
+    weights: LoraWeights,
+    *,
+    add: bool = False,
+    dropout: LoraDropout | None = None,
+    site: int = 0,
+) -> Tensor:
+    """Apply a frozen linear and each token's own adapter.
+
+    Equivalent, for each adapter i with tokens bounds[i] to bounds[i + 1], to
+
+        y[rows] = x[rows] @ weight.T
+        for each part: y[rows, part] += scale * (drop(x[rows]) @ a.T @ b_transposed)
+
+    The backward pass writes the adapters' gradients to `weights.grads`, and returns that of `x`.
+    The base is frozen. Results do not depend on which other adapters are in the row.
+
+    Args:
+        x: [T, in], tokens in the order of the adapters.
+        weight: [out, in], same dtype; parts of the linear are neighbours in it.
+        tables: of this row and this linear, on the device of `x`.
+        weights: the adapters; `weights.pool` has the dtype of `x` and requires a gradient where
+            the adapters are trained.
+        add: add to the gradients instead of overwriting them.
+        dropout: of this row, or None. One mask serves all parts of the linear.
+        site: number of the linear, a key of the dropout.
+
+    Returns:
+        [T, out].
+
+    Raises:
+        ValueError: shapes, dtypes or devices do not fit.
+    """
+    _check(x, weight, tables, weights)
+    call = LoraCall(
+        tables=tables, weights=weights, add=add, dropout=dropout, site=site, fused=x.is_cuda
+    )
+    y: Tensor = LoraLinearFunction.apply(x.contiguous(), weight, weights.pool, call)
+    return y
+
+
+def _check(x: Tensor, weight: Tensor, tables: LoraTables, weights: LoraWeights) -> None:
+    layout = tables.layout
+    expected = (layout.out_width, layout.in_width)
+    if x.shape != (tables.tokens, layout.in_width) or weight.shape != expected:
+        raise ValueError(
+            f"x is {tuple(x.shape)}, weight is {tuple(weight.shape)}; the tables are of "
+            f"{(tables.tokens, layout.in_width)} and {expected}"
+        )
+    if not x.dtype == weight.dtype == weights.pool.dtype:
+        raise ValueError(
+            f"x is {x.dtype}, weight is {weight.dtype}, the pool is {weights.pool.dtype}"
+        )
+    if len(weights.starts) != len(layout.ranks):
+        raise ValueError(f"{len(weights.starts)} blocks for {len(layout.ranks)} adapters")
+    wide = torch.promote_types(weights.pool.dtype, torch.float32)
+    if weights.grads.shape != weights.pool.shape or weights.grads.dtype != wide:
+        raise ValueError(
+            f"gradients are {tuple(weights.grads.shape)} {weights.grads.dtype}, the pool is "
+            f"{tuple(weights.pool.shape)} {weights.pool.dtype}; gradients must be {wide}"
+        )
