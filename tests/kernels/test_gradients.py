@@ -1,5 +1,6 @@
 """Gradients in fp64: autograd of the references, and those written by hand."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ VOCAB, WIDTH = 11, 7
 # As an attribute of the package, the module's name is the function.
 MODULE = importlib.import_module("slidepack.kernels.linear_cross_entropy")
 # Sums of at most a dozen terms near one: a few dozen roundings of 2^-53.
-CLOSE = {"rtol": 1e-12, "atol": 1e-14}
+_close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-14)
 
 
 def _normal(*size: int, seed: int = 0) -> Tensor:
@@ -53,9 +54,7 @@ REFERENCES = [
     Reference(
         "rms_norm-plus-one", lambda x, w: rms_norm_ref(x, w, 1e-5, plus_one=True), ((3, 9), (9,))
     ),
-    Reference(
-        "add_rms_norm", lambda x, r, w: add_rms_norm(x, r, w, 1e-5), ((3, 5), (3, 5), (5,))
-    ),
+    Reference("add_rms_norm", lambda x, r, w: add_rms_norm(x, r, w, 1e-5), ((3, 5), (3, 5), (5,))),
     Reference("rope", lambda x: _rope(x, 6), ((5, 3, 6),)),
     Reference("rope-partial", lambda x: _rope(x, 4), ((3, 1, 7),)),
     Reference("swiglu", swiglu_ref, ((3, 7), (3, 7))),
@@ -85,8 +84,8 @@ def test_cross_entropy_ref_against_autograd(soft_cap: float | None, weighted: bo
     capped = logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
     expected = weights * torch.nn.functional.cross_entropy(capped, labels, reduction="none")
     expected.sum().backward()
-    torch.testing.assert_close(losses, expected.detach(), **CLOSE)
-    torch.testing.assert_close(gradient, logits.grad, **CLOSE)
+    _close(losses, expected.detach())
+    _close(gradient, logits.grad)
 
 
 IGNORED_LABELS = {
@@ -129,7 +128,7 @@ def test_linear_cross_entropy_against_autograd(
 
     both = ours(hidden_grad=True, head_grad=True)
     for found, wanted in zip(both, expected, strict=True):
-        torch.testing.assert_close(found, wanted, **CLOSE)
+        _close(found, wanted)
     assert both.hidden_grad is not None
     assert not both.losses[targets == IGNORED].any()
     assert not both.hidden_grad[targets == IGNORED].any()

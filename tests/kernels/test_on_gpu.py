@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.head_loss import torch_head_loss
 from support.kernel_cases import Case, cases, judge
 
 from slidepack.kernels import (
@@ -43,20 +44,10 @@ def test_linear_cross_entropy(tokens: int, vocab: int, soft_cap: float | None) -
     labels[::5] = -100
     weights = torch.rand(tokens, device=GPU, generator=generator)
 
-    def torch_way(dtype: torch.dtype) -> list[torch.Tensor]:
-        x = hidden.to(dtype, copy=True).requires_grad_()
-        w = head.to(dtype, copy=True).requires_grad_()
-        wide = (x @ w.T).to(torch.promote_types(dtype, torch.float32))
-        if soft_cap is not None:
-            wide = soft_cap * torch.tanh(wide / soft_cap)
-        losses = torch.nn.functional.cross_entropy(wide, labels, reduction="none")
-        losses = losses * weights.to(wide.dtype)
-        losses.sum().backward()
-        assert x.grad is not None
-        assert w.grad is not None
-        return [losses.detach().double(), x.grad.double(), w.grad.double()]
-
-    truth, plain = torch_way(torch.float64), torch_way(torch.bfloat16)
+    truth, plain = (
+        torch_head_loss(hidden, head, labels, weights, soft_cap, kind)
+        for kind in (torch.float64, torch.bfloat16)
+    )
     ours = linear_cross_entropy(
         hidden, head, labels, weights_S=weights, soft_cap=soft_cap, head_grad=True
     )

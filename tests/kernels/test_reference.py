@@ -1,7 +1,12 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from support.head_loss import torch_head_loss
 from torch import Tensor
 
+from slidepack import kernels
 from slidepack.kernels import (
     AdamWState,
     Segments,
@@ -14,19 +19,14 @@ from slidepack.kernels import (
     gated,
     join_master,
     linear_cross_entropy,
-    lora_ref,
     quantise_nf4,
     rms_norm,
     rope,
     split_master,
+    squared_norm,
 )
 from slidepack.kernels.linear_cross_entropy import IGNORED
-from slidepack.kernels.reference import (
-    geglu_ref,
-    rms_norm_ref,
-    rope_ref,
-    swiglu_ref,
-)
+from slidepack.kernels.reference import geglu_ref, rms_norm_ref, rope_ref
 
 CPU = torch.device("cpu")
 
@@ -41,19 +41,6 @@ def _segments(*lengths: int) -> Segments:
     for length in lengths:
         bounds.append(bounds[-1] + length)
     return Segments(bounds=tuple(bounds), cu_seqlens=torch.tensor(bounds, dtype=torch.int32))
-
-
-def test_gradients_of_the_references() -> None:
-    x = _normal(5, 8).requires_grad_()
-    weight = _normal(8, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda a, b: rms_norm_ref(a, b, 1e-5), (x, weight))
-    gate, up = _normal(3, 7).requires_grad_(), _normal(3, 7, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(swiglu_ref, (gate, up))
-    q = _normal(4, 2, 6).requires_grad_()
-    cos, sin = _normal(4, 6, seed=2), _normal(4, 6, seed=3)
-    assert torch.autograd.gradcheck(lambda t: rope_ref(t, cos, sin), (q,))
-    a, b = _normal(2, 8, seed=4).requires_grad_(), _normal(5, 2, seed=5).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, a, b: lora_ref(x, a, b, 0.7), (x, a, b))
 
 
 def test_rms_norm_equals_torch() -> None:
@@ -84,15 +71,6 @@ def test_attention_equals_a_masked_softmax(
         torch.testing.assert_close(ours[:, head], theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_attention_refuses_what_does_not_fit() -> None:
-    choice = choose_attention(CPU, torch.float64, 12)
-    q, k = _normal(4, 3, 8), _normal(4, 2, 8)
-    with pytest.raises(ValueError, match="do not fit"):
-        attention(q, k, k, _segments(4), choice)
-    with pytest.raises(ValueError, match="end at 3"):
-        attention(q, _normal(4, 3, 8), _normal(4, 3, 8), _segments(3), choice)
-
-
 @pytest.mark.parametrize("soft_cap", [None, 5.0])
 @pytest.mark.parametrize("tokens", [1, 5, 700])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -108,20 +86,10 @@ def test_linear_cross_entropy_within_the_error_budget(
     labels[::7] = IGNORED
     weights = torch.rand(tokens, generator=generator)
 
-    def torch_way(in_dtype: torch.dtype) -> list[Tensor]:
-        x = hidden.to(in_dtype, copy=True).requires_grad_()
-        w = head.to(in_dtype, copy=True).requires_grad_()
-        wide = (x @ w.T).to(torch.promote_types(in_dtype, torch.float32))
-        if soft_cap is not None:
-            wide = soft_cap * torch.tanh(wide / soft_cap)
-        losses = torch.nn.functional.cross_entropy(wide, labels, reduction="none")
-        losses = losses * weights.to(wide.dtype)
-        losses.sum().backward()
-        assert x.grad is not None
-        assert w.grad is not None
-        return [losses.detach().double(), x.grad.double(), w.grad.double()]
-
-    truth, plain = torch_way(torch.float64), torch_way(dtype)
+    truth, plain = (
+        torch_head_loss(hidden, head, labels, weights, soft_cap, kind)
+        for kind in (torch.float64, dtype)
+    )
     ours = linear_cross_entropy(
         hidden, head, labels, weights_S=weights, soft_cap=soft_cap, head_grad=True
     )
@@ -150,42 +118,6 @@ def test_nothing_counted_gives_zero_and_no_tokens_give_nothing() -> None:
     assert empty.losses.shape == (0,)
     assert empty.hidden_grad is not None
     assert empty.hidden_grad.shape == (0, 8)
-
-
-def test_linear_cross_entropy_names_what_is_wrong() -> None:
-    hidden, head = _normal(3, 8), _normal(10, 8)
-    labels = torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"\(10, 7\)"):
-        linear_cross_entropy(hidden, _normal(10, 7), labels)
-    with pytest.raises(ValueError, match="float32"):
-        linear_cross_entropy(hidden, head.float(), labels)
-    with pytest.raises(ValueError, match="int32"):
-        linear_cross_entropy(hidden, head, labels.int())
-    with pytest.raises(ValueError, match=r"not \(3,\) int64"):
-        linear_cross_entropy(hidden, head, labels[:2])
-    with pytest.raises(ValueError, match=r"weights are \(2,\)"):
-        linear_cross_entropy(hidden, head, labels, weights_S=torch.ones(2))
-
-
-def test_public_functions_name_wrong_shapes_and_dtypes() -> None:
-    x, weight = _normal(4, 8), _normal(8)
-    with pytest.raises(ValueError, match=r"\(7,\)"):
-        rms_norm(x, _normal(7), 1e-5)
-    with pytest.raises(ValueError, match="float32"):
-        rms_norm(x, weight.float(), 1e-5)
-    with pytest.raises(ValueError, match=r"residual is \(3, 8\)"):
-        add_rms_norm(x, x[:3], weight, 1e-5)
-    with pytest.raises(ValueError, match="up is"):
-        gated(x, x[:, :7])
-    q, cos = _normal(4, 2, 8), _normal(4, 8)
-    with pytest.raises(ValueError, match="k is"):
-        rope(q, _normal(3, 2, 8), cos, cos)
-    with pytest.raises(ValueError, match=r"cos is \(4, 10\)"):
-        rope(q, q, _normal(4, 10), _normal(4, 10))
-    with pytest.raises(ValueError, match="packed in pairs"):
-        quantise_nf4(torch.zeros(3))
-    with pytest.raises(ValueError, match="packed is"):
-        dequantise_nf4(torch.zeros(2, dtype=torch.uint8), torch.ones(1), (3,), torch.float32)
 
 
 def test_partial_rotation_leaves_the_rest_alone() -> None:
@@ -270,3 +202,134 @@ def test_geglu_equals_torch() -> None:
     gate, up = _normal(3, 5), _normal(3, 5, seed=1)
     theirs = torch.nn.functional.gelu(gate, approximate="tanh") * up
     assert torch.equal(geglu_ref(gate, up), theirs)
+
+
+def _zeros(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(size, dtype=dtype)
+
+
+def _refused(function: Callable[..., Any], *arguments: Any, names: list[str], **named: Any) -> Any:
+    """A call that must fail, and what its message must name: all that contradict each other."""
+    return pytest.param(
+        function, arguments, named, names, id=f"{function.__name__}-{'-'.join(names)}"
+    )
+
+
+def _refused_head(*arguments: Tensor, names: list[str], **named: Any) -> Any:
+    return _refused(linear_cross_entropy, *arguments, names=names, **named)
+
+
+def _refused_adamw(*names: str, grad: Tensor | None = None, **fields: Any) -> Any:
+    """Four elements of 8-bit state, whole but for the fields given."""
+    state: dict[str, Any] = {
+        "master": _zeros(4, dtype=torch.bfloat16),
+        "remainder": _zeros(4, dtype=torch.int16),
+        "exp_avg": _zeros(4, dtype=torch.int8),
+        "exp_avg_sq": _zeros(4, dtype=torch.uint8),
+        "exp_avg_scale": _zeros(1),
+        "exp_avg_sq_scale": _zeros(1),
+        "scalars": _zeros(4),
+    } | fields
+    scalars = state.pop("scalars")
+    betas = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    grad = _zeros(4) if grad is None else grad
+    return _refused(adamw, grad, AdamWState(**state), scalars, names=list(names), **betas)
+
+
+def _refused_nf4(*names: str, packed: Tensor, count: int, scales: Tensor | None = None) -> Any:
+    scales = _zeros(1) if scales is None else scales
+    return _refused(dequantise_nf4, packed, scales, (count,), torch.float32, names=list(names))
+
+
+B16, I16, I32, U8 = torch.bfloat16, torch.int16, torch.int32, torch.uint8
+X, W = _zeros(4, 8), _zeros(8)
+Q, KV, TABLE = _zeros(4, 4, 8), _zeros(4, 2, 8), _zeros(4, 8)
+HEAD, LABELS = _zeros(10, 8), _zeros(4, dtype=torch.int64)
+CHOICE = choose_attention(CPU, torch.float32, 8)
+REFUSED = [
+    _refused(rms_norm, X, W[:7], 1e-5, names=["(4, 8)", "(7,)"]),
+    _refused(rms_norm, X[None], W, 1e-5, names=["(1, 4, 8)", "(8,)"]),
+    _refused(rms_norm, X, W.bfloat16(), 1e-5, names=["float32", "bfloat16"]),
+    _refused(rms_norm, _zeros(1, 32769), _zeros(32769), 1e-5, names=["32769", "32768"]),
+    _refused(add_rms_norm, X, X, W[:7], 1e-5, names=["(4, 8)", "(7,)"]),
+    _refused(add_rms_norm, X, X[:3], W, 1e-5, names=["(4, 8)", "(3, 8)"]),
+    _refused(add_rms_norm, X, X.bfloat16(), W, 1e-5, names=["float32", "bfloat16"]),
+    _refused(gated, X, X[:, :7], names=["(4, 8)", "(4, 7)"]),
+    _refused(gated, X, X.bfloat16(), names=["float32", "bfloat16"]),
+    _refused(gated, W, W, names=["gate is (8,)", "up is (8,)"]),
+    _refused(gated, X, X, "relu", names=["relu", "silu", "gelu_tanh"]),
+    _refused(rope, Q, KV[:3], TABLE, TABLE, names=["(4, 4, 8)", "(3, 2, 8)"]),
+    _refused(rope, Q, KV[..., :6], TABLE, TABLE, names=["(4, 4, 8)", "(4, 2, 6)"]),
+    _refused(rope, Q, X, TABLE, TABLE, names=["(4, 4, 8)", "(4, 8)"]),
+    _refused(rope, Q, KV.bfloat16(), TABLE, TABLE, names=["float32", "bfloat16"]),
+    _refused(rope, Q, KV, TABLE[:3], TABLE[:3], names=["(3, 8)", "(4, 4, 8)"]),
+    _refused(rope, Q, KV, TABLE, TABLE[:, :6], names=["(4, 8)", "(4, 6)"]),
+    _refused(rope, Q, KV, TABLE[:, :5], TABLE[:, :5], names=["(4, 5)", "(4, 4, 8)"]),
+    _refused(rope, Q, KV, TABLE[:, :0], TABLE[:, :0], names=["(4, 0)", "(4, 4, 8)"]),
+    _refused(rope, Q, KV, _zeros(4, 10), _zeros(4, 10), names=["(4, 10)", "(4, 4, 8)"]),
+    _refused(rope, Q, KV, TABLE[0], TABLE[0], names=["(8,)", "(4, 4, 8)"]),
+    _refused(rope, Q, KV, TABLE.bfloat16(), TABLE.bfloat16(), names=["bfloat16", "float32"]),
+    _refused(attention, Q, KV, KV[:3], _segments(4), CHOICE, names=["(4, 2, 8)", "(3, 2, 8)"]),
+    _refused(attention, Q[:3], KV, KV, _segments(3), CHOICE, names=["(3, 4, 8)", "(4, 2, 8)"]),
+    _refused(attention, Q[:, :3], KV, KV, _segments(4), CHOICE, names=["(4, 3, 8)", "(4, 2, 8)"]),
+    _refused(attention, Q, KV, KV, _segments(3), CHOICE, names=["end at 3", "4 tokens"]),
+    _refused_head(X, HEAD[:, :7], LABELS, names=["(4, 8)", "(10, 7)"]),
+    _refused_head(X, HEAD.bfloat16(), LABELS, names=["float32", "bfloat16"]),
+    _refused_head(X, HEAD, LABELS[:2], names=["(2,)", "(4,)"]),
+    _refused_head(X, HEAD, LABELS.int(), names=["int32", "int64"]),
+    _refused_head(X, HEAD, LABELS, names=["(2,)", "(4,)"], weights_S=_zeros(2)),
+    _refused_adamw("(5,)", "(4,)", master=_zeros(5, dtype=B16), grad=_zeros(4)),
+    _refused_adamw("(2, 2)", "(4,)", grad=_zeros(2, 2)),
+    _refused_adamw("gradient is torch.float64", "int8", grad=_zeros(4, dtype=torch.float64)),
+    _refused_adamw("gradient is torch.float32", "float16", exp_avg=_zeros(4, dtype=torch.float16)),
+    _refused_adamw("master", "float32", "bfloat16", master=_zeros(4)),
+    _refused_adamw("master", "bfloat16", "float32", remainder=None),
+    _refused_adamw("remainder", "int32", "int16", remainder=_zeros(4, dtype=I32)),
+    _refused_adamw("remainder", "(3,)", "(4,)", remainder=_zeros(3, dtype=I16)),
+    _refused_adamw("exp_avg_sq", "float32", "uint8", exp_avg_sq=_zeros(4)),
+    _refused_adamw("exp_avg_scale", "missing", "(1,)", exp_avg_scale=None),
+    _refused_adamw("exp_avg_sq_scale", "(2,)", "(1,)", exp_avg_sq_scale=_zeros(2)),
+    _refused_adamw("float32", "int8", "scales", exp_avg=_zeros(4), exp_avg_sq=_zeros(4)),
+    _refused_adamw("scalars", "(3,)", "(4,)", scalars=_zeros(3)),
+    _refused_adamw("scalars", "float64", "float32", scalars=_zeros(4, dtype=torch.float64)),
+    _refused(
+        adamw_scalars,
+        _zeros(1),
+        _zeros(),
+        names=["(1,)", "()"],
+        lr=1.0,
+        beta1=0.9,
+        beta2=0.9,
+        weight_decay=0.0,
+    ),
+    _refused(squared_norm, X, names=["(4, 8)", "[n]"]),
+    _refused(squared_norm, LABELS, names=["int64", "float"]),
+    _refused(split_master, W.double(), names=["float64", "float32"]),
+    _refused(join_master, W.bfloat16(), _zeros(7, dtype=I16), names=["(8,)", "(7,)"]),
+    _refused(join_master, W, _zeros(8, dtype=I16), names=["float32", "int16"]),
+    _refused(join_master, W.bfloat16(), _zeros(8, dtype=I32), names=["bfloat16", "int32"]),
+    _refused(quantise_nf4, _zeros(3), names=["3 elements"]),
+    _refused_nf4("(2,)", "(3,)", packed=_zeros(2, dtype=U8), count=3),
+    _refused_nf4("int16", "(4,)", packed=_zeros(2, dtype=I16), count=4),
+    _refused_nf4("(3,)", "128 elements", packed=_zeros(64, dtype=U8), count=128, scales=_zeros(3)),
+    _refused_nf4(
+        "bfloat16", "4 elements", packed=_zeros(2, dtype=U8), count=4, scales=_zeros(1, dtype=B16)
+    ),
+]
+UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention"}
+"""Plain forms, whose operations refuse by themselves, and what takes every value."""
+
+
+@pytest.mark.parametrize(("function", "arguments", "named", "names"), REFUSED)
+def test_refusals_name_what_contradicts(
+    function: Callable[..., Any], arguments: Any, named: dict[str, Any], names: list[str]
+) -> None:
+    with pytest.raises(ValueError) as refusal:
+        function(*arguments, **named)
+    for name in names:
+        assert name in str(refusal.value)
+
+
+def test_every_public_function_refuses_something() -> None:
+    functions = {name for name in kernels.__all__ if not isinstance(getattr(kernels, name), type)}
+    assert functions - UNCHECKED == {param.values[0].__name__ for param in REFUSED}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slidepack.cli.output import print_json, print_table
+from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.errors import SlidepackError
 
 app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
@@ -43,24 +43,46 @@ def lora(
 def kernels(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time the fused operations against the GPU's own limits."""
+    """Time the fused operations against the GPU's limits, plain torch, torch.compile and Liger."""
     result = _run("kernels")
     if json_output:
         print_json(result)
         return
     print_table(
-        ("operation", "ms", "limit in the same run", "share of it", "extra memory"),
         (
-            (
-                row["operation"],
-                f"{row['milliseconds']:.3f}",
-                row["limit"],
-                f"{row['share']:.0%}",
-                f"{row['extra_bytes'] / 1e6:.0f} MB" if row["extra_bytes"] else "",
-            )
-            for row in result["operations"]
+            *("operation", "ms", "work", "limit in the same run", "share"),
+            *("eager", "torch fused", "compile", "Liger", "extra memory", "eager's"),
         ),
+        (_kernel_row(row) for row in result["operations"]),
     )
+    say("Ratios are another's time over ours: above 1, ours is faster.")
+    for row in result["operations"]:
+        for rival, failure in row["failures"].items():
+            say(f"{row['operation']}: {rival} failed: {failure}")
+    versions = result["versions"]
+    if versions["liger"] is None:
+        say("Liger is not installed: `pip install liger-kernel` adds its column.")
+    named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    say(f"{result['device']}, {named}")
+
+
+def _kernel_row(row: dict[str, Any]) -> tuple[object, ...]:
+    amount = row["amount"]
+    ratios = (row[f"{rival}_ratio"] for rival in ("eager", "torch_fused", "compile", "liger"))
+    return (
+        row["operation"],
+        f"{row['milliseconds']:.3f}",
+        f"{amount / 1e12:.1f} TFLOP" if row["unit"] == "flops" else _megabytes(amount),
+        row["limit"],
+        f"{row['share']:.0%}",
+        *(None if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        _megabytes(row["extra_bytes"]),
+        _megabytes(row["eager_extra_bytes"]),
+    )
+
+
+def _megabytes(num_bytes: int | None) -> str | None:
+    return None if num_bytes is None else f"{num_bytes / 1e6:,.0f} MB"
 
 
 def _run(*arguments: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from slidepack.engine.bench_kernels import bench_kernels
+from slidepack.engine.bench_kernels.run import bench_kernels, versions
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
@@ -127,8 +127,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.command == "kernels":
         rows = bench_kernels()
-        device_name = torch.cuda.get_device_name()
-        sys.stdout.write(json.dumps({"device": device_name, "operations": rows}) + "\n")
+        report = {
+            "device": torch.cuda.get_device_name(),
+            "versions": versions(),
+            "operations": rows,
+        }
+        sys.stdout.write(json.dumps(report) + "\n")
         return 0
     result = bench_lora(
         options.shape,

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
-__all__ = ["LoraTileSizes", "dot_precision", "elementwise_warps"]
+__all__ = ["LoraTileSizes", "elementwise_warps"]
 
 _WIDE_BLOCK: Final = 16384
 
@@ -18,7 +16,10 @@ class LoraTileSizes:
     """Tokens of a tile of shrink and expand."""
     shrink_columns: int = 64
     shrink_warps: int = 4
+    split: int = 1024
     expand_columns: int = 128
+    expand_span: int = 1024
+    expand_stages: int = 3
     expand_warps: int = 4
     outer_tokens: int = 64
     outer_columns: int = 128
@@ -32,8 +33,3 @@ def elementwise_warps(block: int) -> int:
     if block >= _WIDE_BLOCK:
         return 16
     return 8 if block >= 2048 else 4
-
-
-def dot_precision(dtype: torch.dtype) -> str:
-    """Return the precision of a product: fp32 stays fp32, where a GPU would round to tf32."""
-    return "ieee" if dtype == torch.float32 else "tf32"

@@ -10,49 +10,56 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
-from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
-from slidepack.kernels.tiles import dot_precision
+from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
 
 __all__ = ["expand_launch", "expand_plain"]
 
 
 @triton.jit
 def _expand_tile(
-    s_ptr, w_ptr, y_ptr, row0, row_end, rank, first, width, s_stride, w_stride, y_stride,
+    s_ptr, w_ptr, y_ptr, row0, row_end, rank, first, last, width, s_stride, w_stride, y_stride,
     seed, threshold, samples_ptr, positions_ptr, site, scale,
     BM: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, LONG: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     rows = row0 + tl.arange(0, BM)
     safe_rows = tl.minimum(rows, row_end - 1).to(tl.int64)
-    columns = first + tl.arange(0, BN)
     r = tl.arange(0, R)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    # Only the largest block of ranks has to loop.
-    for r0 in range(0, rank if LONG else R, R):
-        in_rank = r0 + r < rank
-        s = tl.load(
-            s_ptr + safe_rows[:, None] * s_stride + r0 + r[None, :], mask=in_rank[None, :], other=0.0
-        )
-        inside = in_rank[:, None]
-        if not EVEN:
-            inside = inside & (columns[None, :] < width)
-        w = tl.load(
-            w_ptr + (r0 + r).to(tl.int64)[:, None] * w_stride + columns[None, :],
-            mask=inside,
-            other=0.0,
-        )
-        acc = tl.dot(s, w, acc, input_precision=PRECISION)
-    acc *= scale
+    s_rows = s_ptr + safe_rows[:, None] * s_stride + r[None, :]
+    w_rows = w_ptr + r.to(tl.int64)[:, None] * w_stride
+    s = tl.load(s_rows, mask=r[None, :] < rank, other=0.0)
     if DROPOUT:
         sample = tl.load(samples_ptr + safe_rows)
         position = tl.load(positions_ptr + safe_rows)
-        kept = keep_tile(seed, threshold, sample, position, site, first, BM, BN)
-        acc = tl.where(kept, acc, 0.0)
-    stored = rows[:, None] < row_end
-    if not EVEN:
-        stored = stored & (columns[None, :] < width)
-    tl.store(y_ptr + rows.to(tl.int64)[:, None] * y_stride + columns[None, :], acc, mask=stored)
+    for n in tl.range(first, last, BN, num_stages=STAGES):
+        columns = n + tl.arange(0, BN)
+        inside = r[:, None] < rank
+        if not EVEN:
+            inside = inside & (columns[None, :] < width)
+        w = tl.load(w_rows + columns[None, :], mask=inside, other=0.0)
+        acc = tl.dot(s, w, input_precision="ieee")
+        if LONG:
+            for r0 in range(R, rank, R):
+                in_rank = r0 + r < rank
+                more_s = tl.load(s_rows + r0, mask=in_rank[None, :], other=0.0)
+                more = in_rank[:, None]
+                if not EVEN:
+                    more = more & (columns[None, :] < width)
+                more_w = tl.load(
+                    w_rows + tl.cast(r0, tl.int64) * w_stride + columns[None, :],
+                    mask=more,
+                    other=0.0,
+                )
+                acc = tl.dot(more_s, more_w, acc, input_precision="ieee")
+        acc *= scale
+        if DROPOUT:
+            kept = keep_tile(seed, threshold, sample, position, site, n, BM, BN)
+            acc = tl.where(kept, acc, 0.0)
+        stored = rows[:, None] < row_end
+        if not EVEN:
+            stored = stored & (columns[None, :] < width)
+        y = y_ptr + rows.to(tl.int64)[:, None] * y_stride + columns[None, :]
+        tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=stored)
 
 
 @triton.jit
@@ -60,8 +67,9 @@ def _expand_kernel(
     s_ptr, w_ptr, y_ptr, tiles_ptr, offsets_ptr, scales_ptr,
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
     s_stride, y_stride,
-    BM: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr, BUCKETS: tl.constexpr,
+    LONG: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
     adapter = tl.load(tile)
@@ -77,20 +85,21 @@ def _expand_kernel(
         width = tl.multiple_of(width, 16)
         offset = tl.multiple_of(offset, 16)
     w = w_ptr + tl.multiple_of(tl.load(offsets_ptr + adapter), 16) + offset
-    first = tl.program_id(1) * BN
+    first = tl.program_id(1) * SPAN
+    last = tl.minimum(first + SPAN, width)
     scale = tl.load(scales_ptr + adapter) if SCALED else 1.0
     seed = tl.load(seeds_ptr + adapter) if DROPOUT else 0
     threshold = tl.load(thresholds_ptr + adapter) if DROPOUT else 0
     for bucket in tl.static_range(BUCKETS):
-        R: tl.constexpr = 16 * 2**bucket
-        LONG: tl.constexpr = bucket == 3
         # Rank 0 takes the first branch and writes zeros.
-        if (first < width) & ((rank <= R) | LONG) & (rank > (R // 2 if bucket else -1)):
+        if (first < width) & (
+            (rank <= 16 * 2**bucket) | (bucket == 3)
+        ) & (rank > (8 * 2**bucket if bucket else -1)):
             _expand_tile(
-                s_ptr + s_column, w, y_ptr + wide_column, row0, row_end, rank, first, width,
+                s_ptr + s_column, w, y_ptr + wide_column, row0, row_end, rank, first, last, width,
                 s_stride, width, y_stride,
                 seed, threshold, samples_ptr, positions_ptr, site, scale,
-                BM, BN, R, LONG, EVEN, DROPOUT, PRECISION,
+                BM, BN, 16 * 2**bucket, LONG and bucket == 3, EVEN, DROPOUT, STAGES,
             )  # fmt: skip
 
 
@@ -120,7 +129,7 @@ def expand_launch(
     tiles, sizes = side.expand, tables.sizes
     if not tiles.host:
         return
-    _expand_kernel[(len(tiles.host), triton.cdiv(tiles.widest, sizes.expand_columns))](
+    _expand_kernel[(len(tiles.host), triton.cdiv(tiles.widest, sizes.expand_span))](
         s,
         weights.pool,
         y,
@@ -136,11 +145,13 @@ def expand_launch(
         y.stride(0),
         BM=sizes.row_tile,
         BN=sizes.expand_columns,
+        SPAN=sizes.expand_span,
         BUCKETS=tiles.buckets,
+        LONG=tables.layout.largest_rank > RANK_CHUNK,
         EVEN=tiles.alignment % sizes.expand_columns == 0,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
-        PRECISION=dot_precision(s.dtype),
+        STAGES=sizes.expand_stages,
         num_warps=sizes.expand_warps,
     )
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
 from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
-from slidepack.kernels.tiles import dot_precision
 
 __all__ = ["outer_launch", "outer_plain"]
 
@@ -26,19 +25,20 @@ def _outer_tile(
     s_ptr, x_ptr, out_ptr, first_row, row_end, rank, first, width, s_stride, x_stride, out_stride,
     seed, threshold, samples_ptr, positions_ptr, site, scale, add,
     BT: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     r = tl.arange(0, R)
     columns = first + tl.arange(0, BN)
     tokens = tl.arange(0, BT)
-    acc = tl.zeros((R, BN), dtype=tl.float32)
+    # The wide side comes first in the product: it is the one long enough for the matrix units.
+    acc = tl.zeros((BN, R), dtype=tl.float32)
     for row in tl.range(first_row, row_end, BT, num_stages=STAGES):
         rows = row + tokens
         at = rows.to(tl.int64)
         there = rows < row_end
         s = tl.load(
-            s_ptr + at[None, :] * s_stride + r[:, None],
-            mask=there[None, :] & (r[:, None] < rank),
+            s_ptr + at[:, None] * s_stride + r[None, :],
+            mask=there[:, None] & (r[None, :] < rank),
             other=0.0,
         )
         inside = there[:, None]
@@ -50,8 +50,8 @@ def _outer_tile(
             position = tl.load(positions_ptr + at, mask=there, other=0)
             kept = keep_tile(seed, threshold, sample, position, site, first, BT, BN)
             x = tl.where(kept, x, tl.zeros_like(x))
-        acc = tl.dot(s, x, acc, input_precision=PRECISION)
-    acc *= scale
+        acc = tl.dot(tl.trans(x), s, acc, input_precision="ieee")
+    acc = tl.trans(acc) * scale
     out = out_ptr + r.to(tl.int64)[:, None] * out_stride + columns[None, :]
     stored = r[:, None] < rank
     if not EVEN:
@@ -68,7 +68,7 @@ def _outer_kernel(
     s_stride, x_stride, slot_stride, slot_row,
     BT: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, DROPOUT: tl.constexpr, ADD: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 9
     adapter = tl.load(tile)
@@ -96,13 +96,12 @@ def _outer_kernel(
         out_stride = tl.multiple_of(slot_row, 16)
         add = False
     for bucket in tl.static_range(BUCKETS):
-        R: tl.constexpr = 16 * 2**bucket
-        if (first < width) & (rank <= R) & (rank > (R // 2 if bucket else 0)):
+        if (first < width) & (rank <= 16 * 2**bucket) & (rank > (8 * 2**bucket if bucket else 0)):
             _outer_tile(
                 s_ptr + s_column, x_ptr + wide_column, out, first_row, row_end, rank,
                 first, width, s_stride, x_stride, out_stride,
                 seed, threshold, samples_ptr, positions_ptr, site, scale, add,
-                BT, BN, R, EVEN, DROPOUT, STAGES, PRECISION,
+                BT, BN, 16 * 2**bucket, EVEN, DROPOUT, STAGES,
             )  # fmt: skip
 
 
@@ -189,7 +188,6 @@ def outer_launch(
         DROPOUT=dropout is not None,
         ADD=add,
         STAGES=sizes.stages,
-        PRECISION=dot_precision(x.dtype),
         num_warps=sizes.outer_warps,
     )
     if reduction.num_slots:

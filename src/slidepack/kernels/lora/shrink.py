@@ -15,7 +15,6 @@ from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
 from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
-from slidepack.kernels.tiles import dot_precision
 
 __all__ = ["SPLIT", "shrink_launch", "shrink_plain"]
 
@@ -29,7 +28,7 @@ def _shrink_tile(
     x_ptr, w_ptr, out_ptr, row0, row_end, rank, first, last, x_stride, w_stride, out_stride,
     seed, threshold, samples_ptr, positions_ptr, site, scale,
     BM: tl.constexpr, BK: tl.constexpr, R: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     rows = row0 + tl.arange(0, BM)
     # Rows and ranks past the end read a neighbour's values and are not stored.
@@ -54,7 +53,7 @@ def _shrink_tile(
         if DROPOUT:
             kept = keep_tile(seed, threshold, sample, position, site, k, BM, BK)
             x = tl.where(kept, x, tl.zeros_like(x))
-        acc = tl.dot(x, w, acc, input_precision=PRECISION)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
     inside = (rows[:, None] < row_end) & (r[None, :] < rank)
     out = out_ptr + rows.to(tl.int64)[:, None] * out_stride + r[None, :]
     tl.store(out, acc * scale, mask=inside)
@@ -67,7 +66,7 @@ def _shrink_kernel(
     plane_stride, x_stride, out_stride,
     BM: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, BUCKETS: tl.constexpr,
     EVEN: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
     adapter = tl.load(tile)
@@ -92,13 +91,12 @@ def _shrink_kernel(
     out = out_ptr + tl.program_id(1).to(tl.int64) * plane_stride + s_column
     for bucket in tl.static_range(BUCKETS):
         # Ranks of one pack differ; each program runs the code of its own power of two.
-        R: tl.constexpr = 16 * 2**bucket
-        if (first < width) & (rank <= R) & (rank > (R // 2 if bucket else 0)):
+        if (first < width) & (rank <= 16 * 2**bucket) & (rank > (8 * 2**bucket if bucket else 0)):
             _shrink_tile(
                 x_ptr + wide_column, w, out, row0, row_end, rank, first, last,
                 x_stride, width, out_stride,
                 seed, threshold, samples_ptr, positions_ptr, site, scale,
-                BM, BK, R, EVEN, DROPOUT, STAGES, PRECISION,
+                BM, BK, 16 * 2**bucket, EVEN, DROPOUT, STAGES,
             )  # fmt: skip
 
 
@@ -153,7 +151,7 @@ def shrink_launch(
     tiles, sizes = side.shrink, tables.sizes
     if not tiles.host:
         return out
-    splits = triton.cdiv(tiles.widest, SPLIT)
+    splits = triton.cdiv(tiles.widest, sizes.split)
     target = out
     if splits > 1:
         target = torch.empty((splits, *out.shape), dtype=torch.float32, device=x.device)
@@ -174,13 +172,12 @@ def shrink_launch(
         columns,
         BM=sizes.row_tile,
         BK=sizes.shrink_columns,
-        SPLIT=SPLIT,
+        SPLIT=sizes.split,
         BUCKETS=tiles.buckets,
         EVEN=tiles.alignment % sizes.shrink_columns == 0,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
         STAGES=sizes.stages,
-        PRECISION=dot_precision(x.dtype),
         num_warps=sizes.shrink_warps,
     )
     if splits > 1:
@@ -193,7 +190,7 @@ def shrink_launch(
             columns,
             BM=rows,
             R=16 * 2 ** (tiles.buckets - 1),
-            SPLIT=SPLIT,
+            SPLIT=sizes.split,
         )
     return out
 
