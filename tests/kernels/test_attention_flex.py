@@ -39,6 +39,9 @@ def test_flex_blocks_equal_those_of_torch(lengths: tuple[int, ...], window: int 
         assert their_count is not None
         assert their_index is not None
         assert count.dtype == index.dtype == torch.int32
+        # Their kernels take it for granted.
+        assert count.is_contiguous()
+        assert index.is_contiguous()
         assert torch.equal(count, their_count)
         for line, used in enumerate(count[0, 0].tolist()):
             assert torch.equal(index[0, 0, line, :used], their_index[0, 0, line, :used])

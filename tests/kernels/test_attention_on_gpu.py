@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slidepack.kernels import AttentionChoice, Segments, attention, choose_attention
+from slidepack.kernels.attention_choice import AttentionPath
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,7 +19,7 @@ pytestmark = [
 GPU = torch.device("cuda:0")
 LENGTHS = (1500, 0, 1, 2048, 547)
 """4,096 tokens, so that nothing is filled up; other rows here are not whole blocks."""
-FUSED = "flex" if torch.version.hip else "varlen"
+FUSED: AttentionPath = "flex" if torch.version.hip else "varlen"
 
 
 class Heads(NamedTuple):
@@ -147,7 +148,7 @@ def test_flex_is_compiled_once_for_all_rows_and_windows() -> None:
 @pytest.mark.parametrize("soft_cap", [None, 5.0])
 @pytest.mark.parametrize("path", [FUSED, "flex", "segments"])
 def test_a_deterministic_backward_pass_gives_the_same_bits(
-    path: str, soft_cap: float | None
+    path: AttentionPath, soft_cap: float | None
 ) -> None:
     if path == "varlen" and soft_cap is not None:
         pytest.skip("flash attention has no soft cap")
@@ -166,7 +167,7 @@ def test_a_deterministic_backward_pass_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("path", ["varlen", "flex"])
-def test_recomputing_gives_the_same_bits(path: str) -> None:
+def test_recomputing_gives_the_same_bits(path: AttentionPath) -> None:
     if path == "varlen" and FUSED != "varlen":
         pytest.skip("torch has it for CUDA only")
     soft_cap = None if path == "varlen" else 5.0

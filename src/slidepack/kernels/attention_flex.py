@@ -74,9 +74,11 @@ def flex_blocks(cu_seqlens: Tensor, tokens: int, window: int | None) -> FlexBloc
 
 def _ordered(table: Tensor) -> tuple[Tensor, Tensor]:
     count = table.sum(dim=-1, dtype=torch.int32)
-    # Stable, so that the blocks are visited in their order, which the sums depend on.
+    # Stable, so that the blocks are visited in their order, which the sums depend on. Contiguous,
+    # because the kernels read along a line by ones, and a transposed table sorts to another layout.
     index = table.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return count[None, None], index.to(torch.int32)[None, None]
+    index = index.to(torch.int32, memory_format=torch.contiguous_format)
+    return count[None, None], index[None, None]
 
 
 def flex_rows(

@@ -68,7 +68,7 @@ def _expand_kernel(
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
     s_stride, y_stride,
     BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr, BUCKETS: tl.constexpr,
-    LONG: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
+    LONG: tl.constexpr, EVEN: tl.constexpr, RANK8: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
@@ -80,6 +80,9 @@ def _expand_kernel(
     wide_column = tl.load(tile + 5)
     width = tl.load(tile + 6)
     offset = tl.load(tile + 7)
+    if RANK8:
+        rank = tl.multiple_of(rank, 8)
+        s_column = tl.multiple_of(s_column, 8)
     if EVEN:
         wide_column = tl.multiple_of(wide_column, 16)
         width = tl.multiple_of(width, 16)
@@ -149,6 +152,7 @@ def expand_launch(
         BUCKETS=tiles.buckets,
         LONG=tables.layout.largest_rank > RANK_CHUNK,
         EVEN=tiles.alignment % sizes.expand_columns == 0,
+        RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
         STAGES=sizes.expand_stages,

@@ -36,11 +36,8 @@ def _outer_tile(
         rows = row + tokens
         at = rows.to(tl.int64)
         there = rows < row_end
-        s = tl.load(
-            s_ptr + at[:, None] * s_stride + r[None, :],
-            mask=there[:, None] & (r[None, :] < rank),
-            other=0.0,
-        )
+        # Columns past the rank hold anything; what comes of them is not stored.
+        s = tl.load(s_ptr + at[:, None] * s_stride + r[None, :], mask=there[:, None], other=0.0)
         inside = there[:, None]
         if not EVEN:
             inside = inside & (columns[None, :] < width)
@@ -67,7 +64,7 @@ def _outer_kernel(
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
     s_stride, x_stride, slot_stride, slot_row,
     BT: tl.constexpr, BN: tl.constexpr, BUCKETS: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, DROPOUT: tl.constexpr, ADD: tl.constexpr,
+    RANK8: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr, ADD: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 9
@@ -80,6 +77,8 @@ def _outer_kernel(
     width = tl.load(tile + 6)
     offset = tl.load(tile + 7)
     slot = tl.load(tile + 8)
+    if RANK8:
+        s_column = tl.multiple_of(s_column, 8)
     if EVEN:
         wide_column = tl.multiple_of(wide_column, 16)
         width = tl.multiple_of(width, 16)
@@ -184,6 +183,7 @@ def outer_launch(
         BN=sizes.outer_columns,
         BUCKETS=tiles.buckets,
         EVEN=tiles.alignment % sizes.outer_columns == 0,
+        RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
         ADD=add,

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
-from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
+from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
 
 __all__ = ["SPLIT", "shrink_launch", "shrink_plain"]
 
@@ -65,7 +65,7 @@ def _shrink_kernel(
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
     plane_stride, x_stride, out_stride,
     BM: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, BUCKETS: tl.constexpr,
-    EVEN: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
+    EVEN: tl.constexpr, RANK8: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
@@ -77,6 +77,9 @@ def _shrink_kernel(
     wide_column = tl.load(tile + 5)
     width = tl.load(tile + 6)
     offset = tl.load(tile + 7)
+    if RANK8:
+        rank = tl.multiple_of(rank, 8)
+        s_column = tl.multiple_of(s_column, 8)
     if EVEN:
         # Loads are vectorised where the compiler knows the alignment.
         wide_column = tl.multiple_of(wide_column, 16)
@@ -147,7 +150,10 @@ def shrink_launch(
         [T, s_columns] in the dtype of `x`; columns beyond an adapter's rank are not written.
     """
     columns = tables.layout.s_columns
-    out = torch.empty((tables.tokens, columns), dtype=x.dtype, device=x.device)
+    # A gradient's last tile reads a whole block of ranks, past the end of the last row.
+    elements = tables.tokens * columns
+    out = torch.empty(elements + RANK_CHUNK, dtype=x.dtype, device=x.device)[:elements]
+    out = out.view(tables.tokens, columns)
     tiles, sizes = side.shrink, tables.sizes
     if not tiles.host:
         return out
@@ -175,6 +181,7 @@ def shrink_launch(
         SPLIT=sizes.split,
         BUCKETS=tiles.buckets,
         EVEN=tiles.alignment % sizes.shrink_columns == 0,
+        RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
         STAGES=sizes.stages,

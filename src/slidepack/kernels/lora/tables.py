@@ -184,6 +184,8 @@ class Tiles:
     """The largest power of two, up to 128, that divides every width of the wide side."""
     buckets: int
     """How many of the rank blocks 16, 32, 64, 128 the kernels need."""
+    rank8: bool
+    """Whether every rank is a multiple of 8, so that rows of S are loaded in 16-byte pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,7 @@ def _side(units: list[Unit], bounds: Sequence[int], row_tile: int, device: torch
             max((unit.width for unit in units), default=1),
             _alignment(units),
             _buckets(chunked),
+            all(unit.rank % 8 == 0 for unit in units),
         )
 
     return Side(
