@@ -11,6 +11,10 @@ from slidepack.kernels.adamw import (
 from slidepack.kernels.attention import AttentionChoice, Segments, attention, choose_attention
 from slidepack.kernels.gated import gated
 from slidepack.kernels.linear_cross_entropy import HeadLoss, linear_cross_entropy
+from slidepack.kernels.lora.dropout import LoraDropout, dropout_tables
+from slidepack.kernels.lora.layout import LoraLayout, LoraWeights
+from slidepack.kernels.lora.linear import lora_linear
+from slidepack.kernels.lora.tables import LoraTables, lora_tables
 from slidepack.kernels.nf4 import dequantise_nf4, quantise_nf4
 from slidepack.kernels.reference import adamw_ref, lora_ref
 from slidepack.kernels.rms_norm import add_rms_norm, rms_norm
@@ -20,6 +24,10 @@ __all__ = [
     "AdamWState",
     "AttentionChoice",
     "HeadLoss",
+    "LoraDropout",
+    "LoraLayout",
+    "LoraTables",
+    "LoraWeights",
     "Segments",
     "adamw",
     "adamw_ref",
@@ -28,10 +36,13 @@ __all__ = [
     "attention",
     "choose_attention",
     "dequantise_nf4",
+    "dropout_tables",
     "gated",
     "join_master",
     "linear_cross_entropy",
+    "lora_linear",
     "lora_ref",
+    "lora_tables",
     "quantise_nf4",
     "rms_norm",
     "rope",

@@ -202,10 +202,13 @@ def _compact(
     if head_grad:
         d_head = torch.zeros(head.shape, dtype=weights.dtype, device=head.device)
     limit = _CHUNK_ELEMENTS if hidden.is_cuda else _CPU_CHUNK_ELEMENTS
-    chunk = max(1, limit // vocab)
-    for start in range(0, tokens, chunk):
+    chunk = min(tokens, max(1, limit // vocab))
+    # One buffer for all chunks: a new one would be there before the last one is gone.
+    buffer = torch.empty((chunk, vocab), dtype=hidden.dtype, device=hidden.device)
+    for start in range(0, tokens, max(1, chunk)):
         part = slice(start, min(start + chunk, tokens))
-        logits = torch.nn.functional.linear(hidden[part], head)
+        logits = buffer[: part.stop - start]
+        torch.mm(hidden[part], head.T, out=logits)
         backward = hidden_grad or head_grad
         losses[part], d_logits = _loss_of_logits(
             logits, labels[part], weights[part], soft_cap, backward=backward
@@ -239,6 +242,8 @@ def _add_head_grad(d_head: Tensor, d_logits: Tensor, hidden: Tensor) -> None:
 
 
 def _check(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    if hidden.ndim != 2:
+        raise ValueError(f"hidden is {tuple(hidden.shape)}, not [S, D]")
     tokens, width = hidden.shape
     if head.ndim != 2 or head.shape[1] != width or head.dtype != hidden.dtype:
         raise ValueError(
@@ -247,5 +252,7 @@ def _check(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor | None)
         )
     if labels.shape != (tokens,) or labels.dtype != torch.int64:
         raise ValueError(f"labels are {tuple(labels.shape)} {labels.dtype}, not ({tokens},) int64")
-    if weights is not None and weights.shape != (tokens,):
-        raise ValueError(f"weights are {tuple(weights.shape)}, not ({tokens},)")
+    if weights is not None and (weights.shape != (tokens,) or not weights.is_floating_point()):
+        raise ValueError(
+            f"weights are {tuple(weights.shape)} {weights.dtype}, not ({tokens},) floating point"
+        )

@@ -4,6 +4,7 @@ Two codes a byte, the first element in the high four bits; one fp32 scale (the l
 for each block of 64 elements of the flattened tensor.
 """
 
+import math
 from typing import Final
 
 import torch
@@ -12,12 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.reference import dequantise_nf4_ref
+from slidepack.kernels.tiles import Nf4Tiles
 
 __all__ = ["NF4_BLOCK", "dequantise_nf4", "dequantise_nf4_launch", "quantise_nf4"]
 
 NF4_BLOCK: Final = 64
-_PROGRAM_BYTES: Final = 2048
-"""Packed bytes of one program; a multiple of a block's 32."""
+_SMALLEST_SCALE: Final = 1e-38
+"""Keeps the reciprocal of an empty block's scale finite."""
 
 _LEVELS: Final = (
     -1.0,
@@ -42,17 +44,24 @@ _LEVELS: Final = (
 
 @triton.jit
 def _dequantise_nf4_kernel(
-    packed_ptr, scale_ptr, levels_ptr, out_ptr, elements,
-    BLOCK: tl.constexpr, PROGRAM: tl.constexpr,
+    packed_ptr, scale_ptr, out_ptr, elements,
+    LEVELS: tl.constexpr, HALF: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    byte = tl.program_id(0).to(tl.int64) * PROGRAM + tl.arange(0, PROGRAM)
+    code = tl.arange(0, 16)
+    levels = tl.zeros((16,), dtype=tl.float32)
+    for i in tl.static_range(16):
+        levels = tl.where(code == i, LEVELS[i], levels)
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    byte = block[:, None] * HALF + tl.arange(0, HALF)[None, :]
     packed = tl.load(packed_ptr + byte, mask=byte * 2 < elements, other=0).to(tl.int32)
-    scale = tl.load(scale_ptr + byte * 2 // BLOCK, mask=byte * 2 < elements, other=0.0)
-    high = tl.load(levels_ptr + (packed >> 4)) * scale
-    low = tl.load(levels_ptr + (packed & 15)) * scale
+    scale = tl.load(scale_ptr + block, mask=block * (HALF * 2) < elements, other=0.0)[:, None]
+    # A look-up in registers: the table is never read from memory.
+    flat = tl.reshape(packed, (BLOCKS * HALF,))
+    high = tl.reshape(tl.gather(levels, flat >> 4, 0), (BLOCKS, HALF)) * scale
+    low = tl.reshape(tl.gather(levels, flat & 15, 0), (BLOCKS, HALF)) * scale
     # Neighbours in memory, so that a thread writes both of a byte's elements at once.
     both = tl.interleave(high, low)
-    element = tl.program_id(0).to(tl.int64) * PROGRAM * 2 + tl.arange(0, PROGRAM * 2)
+    element = block[:, None] * (HALF * 2) + tl.arange(0, HALF * 2)[None, :]
     tl.store(out_ptr + element, both, mask=element < elements)
 
 
@@ -64,7 +73,8 @@ def nf4_levels(device: torch.device) -> Tensor:
 def quantise_nf4(values: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a tensor, on whatever device it is.
 
-    Each element takes the nearest level of its block; half-way cases take the lower one.
+    Each element, times the fp32 reciprocal of its block's scale, takes the nearest level; half-way
+    cases take the lower one.
 
     Args:
         values: any shape and float dtype, an even number of elements.
@@ -73,15 +83,18 @@ def quantise_nf4(values: Tensor) -> tuple[Tensor, Tensor]:
         Packed codes [n / 2] uint8 and scales [ceil(n / 64)] fp32.
 
     Raises:
-        ValueError: an odd number of elements.
+        ValueError: an odd number of elements, or integers.
     """
+    if not values.is_floating_point():
+        raise ValueError(f"values are {values.dtype}, not floating point")
     flat = values.detach().reshape(-1).to(torch.float32)
     count = flat.numel()
     if count % 2:
         raise ValueError(f"{count} elements cannot be packed in pairs")
     blocks = torch.nn.functional.pad(flat, (0, -count % NF4_BLOCK)).view(-1, NF4_BLOCK)
     scales = blocks.abs().amax(dim=1)
-    normed = blocks / torch.where(scales > 0, scales, 1.0)[:, None]
+    # The format's own rule: the reciprocal is rounded first, as bitsandbytes does.
+    normed = blocks * (1.0 / scales.clamp_min(_SMALLEST_SCALE))[:, None]
     levels = nf4_levels(flat.device)
     borders = (levels[1:] + levels[:-1]) / 2
     codes = torch.bucketize(normed, borders).to(torch.uint8).view(-1)[:count]
@@ -91,16 +104,17 @@ def quantise_nf4(values: Tensor) -> tuple[Tensor, Tensor]:
 def dequantise_nf4_launch(packed: Tensor, scales: Tensor, out: Tensor) -> None:
     """Launch the kernel over a flat, contiguous output."""
     elements = out.numel()
+    tiles = Nf4Tiles.of(out.device)
     if elements:
-        _dequantise_nf4_kernel[(triton.cdiv(packed.numel(), _PROGRAM_BYTES),)](
+        _dequantise_nf4_kernel[(triton.cdiv(elements, NF4_BLOCK * tiles.blocks),)](
             packed,
             scales,
-            nf4_levels(packed.device),
             out,
             elements,
-            BLOCK=NF4_BLOCK,
-            PROGRAM=_PROGRAM_BYTES,
-            num_warps=8,
+            LEVELS=_LEVELS,
+            HALF=NF4_BLOCK // 2,
+            BLOCKS=tiles.blocks,
+            num_warps=tiles.warps,
         )
 
 
@@ -118,17 +132,16 @@ def dequantise_nf4(
     Raises:
         ValueError: sizes or dtypes do not fit.
     """
-    out = torch.empty(shape, dtype=dtype, device=packed.device)
-    if packed.dtype != torch.uint8 or packed.numel() * 2 != out.numel():
+    elements = math.prod(shape)
+    if packed.dtype != torch.uint8 or packed.numel() * 2 != elements:
         raise ValueError(
             f"packed is {tuple(packed.shape)} {packed.dtype}, the result is {tuple(shape)}"
         )
-    if scales.dtype != torch.float32 or scales.numel() != -(-out.numel() // NF4_BLOCK):
-        raise ValueError(
-            f"scales are {tuple(scales.shape)} {scales.dtype} for {out.numel()} elements"
-        )
+    if scales.dtype != torch.float32 or scales.numel() != -(-elements // NF4_BLOCK):
+        raise ValueError(f"scales are {tuple(scales.shape)} {scales.dtype} for {elements} elements")
     if not packed.is_cuda:
         levels = nf4_levels(packed.device)
         return dequantise_nf4_ref(packed, scales, levels, NF4_BLOCK).view(shape).to(dtype)
+    out = torch.empty(shape, dtype=dtype, device=packed.device)
     dequantise_nf4_launch(packed, scales, out)
     return out

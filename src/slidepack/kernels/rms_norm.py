@@ -11,15 +11,16 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.reference import rms_norm_ref
-from slidepack.kernels.tiles import elementwise_warps
+from slidepack.kernels.tiles import RmsNormBackwardTiles, elementwise_warps, multiprocessors
 
 __all__ = ["RMSNormFunction", "add_rms_norm", "rms_norm", "rms_norm_bwd", "rms_norm_fwd"]
 
 MAX_WIDTH: Final = 32768
 """A row is held in registers by one program."""
-_PARTIALS: Final = 264
-"""Programs of the backward pass that sums weight gradients, each writing one partial row: two for
-each multiprocessor of an H200, where 132 to 2,048 were timed."""
+_NARROW_BLOCK: Final = 4096
+"""Widest row for which the table's warps were measured."""
+_SUM_ROWS: Final = 128
+_SUM_COLUMNS: Final = 32
 
 
 @triton.jit
@@ -68,6 +69,7 @@ def _rms_norm_bwd_kernel(
     HAS_DSUM: tl.constexpr,
     WEIGHT_GRAD: tl.constexpr,
     PLUS_ONE: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -77,7 +79,7 @@ def _rms_norm_bwd_kernel(
     if PLUS_ONE:
         weight += 1.0
     partial = tl.zeros((BLOCK,), dtype=tl.float32)
-    for row in tl.range(program, rows, tl.num_programs(0), num_stages=3):
+    for row in tl.range(program, rows, tl.num_programs(0), num_stages=STAGES):
         offset = tl.cast(row, tl.int64) * width + columns
         x = tl.load(x_ptr + offset, mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + offset, mask=inside, other=0.0).to(tl.float32)
@@ -92,6 +94,19 @@ def _rms_norm_bwd_kernel(
         tl.store(dx_ptr + offset, dx, mask=inside)
     if WEIGHT_GRAD:
         tl.store(partial_ptr + program.to(tl.int64) * width + columns, partial, mask=inside)
+
+
+@triton.jit
+def _rms_norm_sum_kernel(
+    partial_ptr, out_ptr, count, width, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        inside = (row < count) & (columns[None, :] < width)
+        acc += tl.load(partial_ptr + row * width + columns[None, :], mask=inside, other=0.0)
+    tl.store(out_ptr + columns, tl.sum(acc, axis=0), mask=columns < width)
 
 
 def rms_norm_fwd(
@@ -135,10 +150,14 @@ def rms_norm_bwd(
     rows, width = total.shape
     block = triton.next_power_of_2(width)
     dx = torch.empty_like(total)
-    programs = min(rows, _PARTIALS) if weight_grad else rows
-    partial = torch.empty(
-        (programs if weight_grad else 1, width), dtype=torch.float32, device=dy.device
-    )
+    # Without a weight gradient a program has one row, and nothing to load ahead.
+    programs, warps, stages, partial = rows, elementwise_warps(block), 1, dx
+    if weight_grad:
+        tiles = RmsNormBackwardTiles.of(dy.device)
+        programs = min(rows, tiles.programs_per_multiprocessor * multiprocessors(dy.device))
+        warps = tiles.warps if block <= _NARROW_BLOCK else elementwise_warps(block)
+        stages = tiles.stages
+        partial = torch.empty((programs, width), dtype=torch.float32, device=dy.device)
     if rows:
         _rms_norm_bwd_kernel[(programs,)](
             dy,
@@ -153,12 +172,19 @@ def rms_norm_bwd(
             HAS_DSUM=dsum is not None,
             WEIGHT_GRAD=weight_grad,
             PLUS_ONE=plus_one,
+            STAGES=stages,
             BLOCK=block,
-            num_warps=4 if weight_grad and block <= 4096 else elementwise_warps(block),
+            num_warps=warps,
         )
     if not weight_grad:
         return dx, None
-    return dx, partial.sum(0).to(weight.dtype) if rows else torch.zeros_like(weight)
+    if not rows:
+        return dx, torch.zeros_like(weight)
+    dweight = torch.empty_like(weight)
+    _rms_norm_sum_kernel[(triton.cdiv(width, _SUM_COLUMNS),)](
+        partial, dweight, programs, width, ROWS=_SUM_ROWS, BLOCK=_SUM_COLUMNS, num_warps=8
+    )
+    return dx, dweight
 
 
 class RMSNormFunction(torch.autograd.Function):

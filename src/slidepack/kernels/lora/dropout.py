@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["LoraDropout", "keep_mask", "keep_tile", "philox", "dropout_tables"]
+__all__ = ["LoraDropout", "dropout_tables", "keep_mask", "keep_tile", "philox"]
 
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)

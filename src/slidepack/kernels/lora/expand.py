@@ -4,13 +4,13 @@ Y = scale · S · Bᵀ forward, dX = mask · (dS · A) / (1 - p) backward. The r
 added: the base product is then accumulated onto it.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
-from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
+from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
+from slidepack.kernels.lora.tables import LoraTables, Side
 
 __all__ = ["expand_launch", "expand_plain"]
 
@@ -20,7 +20,7 @@ def _expand_tile(
     s_ptr, w_ptr, y_ptr, row0, row_end, rank, first, last, width, s_stride, w_stride, y_stride,
     seed, threshold, samples_ptr, positions_ptr, site, scale,
     BM: tl.constexpr, BN: tl.constexpr, R: tl.constexpr, LONG: tl.constexpr, EVEN: tl.constexpr,
-    DROPOUT: tl.constexpr, STAGES: tl.constexpr,
+    DROPOUT: tl.constexpr, ADD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     rows = row0 + tl.arange(0, BM)
     safe_rows = tl.minimum(rows, row_end - 1).to(tl.int64)
@@ -59,6 +59,8 @@ def _expand_tile(
         if not EVEN:
             stored = stored & (columns[None, :] < width)
         y = y_ptr + rows.to(tl.int64)[:, None] * y_stride + columns[None, :]
+        if ADD:
+            acc += tl.load(y, mask=stored, other=0.0).to(tl.float32)
         tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=stored)
 
 
@@ -68,8 +70,8 @@ def _expand_kernel(
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
     s_stride, y_stride,
     BM: tl.constexpr, BN: tl.constexpr, SPAN: tl.constexpr, BUCKETS: tl.constexpr,
-    LONG: tl.constexpr, EVEN: tl.constexpr, RANK8: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr,
-    STAGES: tl.constexpr,
+    LONG: tl.constexpr, EVEN: tl.constexpr, RANK8: tl.constexpr, SCALED: tl.constexpr,
+    DROPOUT: tl.constexpr, ADD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
     adapter = tl.load(tile)
@@ -95,14 +97,17 @@ def _expand_kernel(
     threshold = tl.load(thresholds_ptr + adapter) if DROPOUT else 0
     for bucket in tl.static_range(BUCKETS):
         # Rank 0 takes the first branch and writes zeros.
-        if (first < width) & (
-            (rank <= 16 * 2**bucket) | (bucket == 3)
-        ) & (rank > (8 * 2**bucket if bucket else -1)):
+        if (
+            (first < width)
+            & ((rank <= 16 * 2**bucket) | (bucket == 3))
+            & (rank > (8 * 2**bucket if bucket else -1))
+        ):
             _expand_tile(
                 s_ptr + s_column, w, y_ptr + wide_column, row0, row_end, rank, first, last, width,
                 s_stride, width, y_stride,
                 seed, threshold, samples_ptr, positions_ptr, site, scale,
-                BM, BN, 16 * 2**bucket, LONG and bucket == 3, EVEN, DROPOUT, STAGES,
+                BM, BN, 16 * 2**bucket, LONG and bucket == 3, EVEN, DROPOUT, ADD,
+                STAGES,
             )  # fmt: skip
 
 
@@ -113,6 +118,7 @@ def expand_launch(
     side: Side,
     y: Tensor,
     *,
+    add: bool,
     scales: Tensor | None = None,
     dropout: LoraDropout | None = None,
     site: int = 0,
@@ -155,6 +161,7 @@ def expand_launch(
         RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
+        ADD=add,
         STAGES=sizes.expand_stages,
         num_warps=sizes.expand_warps,
     )
@@ -167,6 +174,7 @@ def expand_plain(
     side: Side,
     y: Tensor,
     *,
+    add: bool,
     scales: Tensor | None = None,
     dropout: LoraDropout | None = None,
     site: int = 0,
@@ -180,4 +188,6 @@ def expand_plain(
         if dropout is not None:
             kept = keep_mask(dropout, unit.adapter, rows, site, y.shape[1])
             product = product * kept[:, unit.wide_columns]
+        if add:
+            product = product + y[rows, unit.wide_columns]
         y[rows, unit.wide_columns] = product

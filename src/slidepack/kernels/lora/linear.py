@@ -4,6 +4,8 @@ Each token meets its own adapter only. The low-rank products are written first a
 is accumulated onto them, so the output is read and written once more than without adapters.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +14,10 @@ from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout
 from slidepack.kernels.lora.expand import expand_launch, expand_plain
+from slidepack.kernels.lora.layout import LoraWeights
 from slidepack.kernels.lora.outer import outer_launch, outer_plain
 from slidepack.kernels.lora.shrink import shrink_launch, shrink_plain
-from slidepack.kernels.lora.tables import LoraTables, LoraWeights, Side
+from slidepack.kernels.lora.tables import LoraTables, Side
 
 __all__ = ["LoraCall", "LoraLinearFunction", "lora_linear"]
 
@@ -33,6 +36,7 @@ class LoraCall:
     """Triton instead of plain PyTorch."""
 
     def shrink(self, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool) -> Tensor:
+        """Return the rank side of a wide tensor."""
         dropout = self.dropout if masked else None
         run = shrink_launch if self.fused else shrink_plain
         return run(
@@ -42,15 +46,27 @@ class LoraCall:
     def expand(
         self, s: Tensor, side: Side, width: int, scales: Tensor | None, *, masked: bool
     ) -> Tensor:
+        """Return the wide side of a rank tensor."""
         dropout = self.dropout if masked else None
         y = torch.empty((s.shape[0], width), dtype=s.dtype, device=s.device)
         run = expand_launch if self.fused else expand_plain
-        run(s, self.weights, self.tables, side, y, scales=scales, dropout=dropout, site=self.site)
+        run(
+            s,
+            self.weights,
+            self.tables,
+            side,
+            y,
+            add=False,
+            scales=scales,
+            dropout=dropout,
+            site=self.site,
+        )
         return y
 
     def outer(
         self, s: Tensor, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool
     ) -> None:
+        """Write weight gradients."""
         run = outer_launch if self.fused else outer_plain
         run(
             s,
@@ -66,6 +82,7 @@ class LoraCall:
 
     @property
     def keep_scales(self) -> Tensor | None:
+        """1 / (1 - p) of each adapter, or None without dropout."""
         return None if self.dropout is None else self.dropout.keep_scales
 
 
@@ -82,9 +99,7 @@ class LoraLinearFunction(torch.autograd.Function):
         """Return x Wᵀ + scale · drop(x) Aᵀ Bᵀ, [T, out]."""
         tables = call.tables
         s = call.shrink(x, tables.input_side, call.keep_scales, masked=True)
-        y = call.expand(
-            s, tables.output_side, weight.shape[0], call.weights.scales, masked=False
-        )
+        y = call.expand(s, tables.output_side, weight.shape[0], call.weights.scales, masked=False)
         y.addmm_(x, weight.T)
         ctx.save_for_backward(x, s, weight)
         ctx.call = call
@@ -97,13 +112,30 @@ class LoraLinearFunction(torch.autograd.Function):
         call: LoraCall = ctx.call
         tables, scales = call.tables, call.weights.scales
         dy = dy.contiguous()
+        with _beside(tables.side_stream):
+            call.outer(s, dy, tables.output_side, scales, masked=False)
         ds = call.shrink(dy, tables.output_side, scales, masked=False)
-        call.outer(s, dy, tables.output_side, scales, masked=False)
-        call.outer(ds, x, tables.input_side, call.keep_scales, masked=True)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        dx = call.expand(ds, tables.input_side, x.shape[1], call.keep_scales, masked=True)
-        return dx.addmm_(dy, weight), None, None, None
+        with _beside(tables.side_stream):
+            call.outer(ds, x, tables.input_side, call.keep_scales, masked=True)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = call.expand(ds, tables.input_side, x.shape[1], call.keep_scales, masked=True)
+            dx.addmm_(dy, weight)
+        if tables.side_stream is not None:
+            # What the side stream reads may be freed once this returns, so it is waited for here.
+            torch.cuda.current_stream().wait_stream(tables.side_stream)
+        return dx, None, None, None
+
+
+@contextlib.contextmanager
+def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Launch on a stream, after everything that was launched so far."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 def lora_linear(

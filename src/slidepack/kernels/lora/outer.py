@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
-from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
+from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
+from slidepack.kernels.lora.tables import LoraTables, Side
 
 __all__ = ["outer_launch", "outer_plain"]
 
@@ -187,7 +188,7 @@ def outer_launch(
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
         ADD=add,
-        STAGES=sizes.stages,
+        STAGES=sizes.outer_stages,
         num_warps=sizes.outer_warps,
     )
     if reduction.num_slots:

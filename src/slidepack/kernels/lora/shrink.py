@@ -14,12 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
-from slidepack.kernels.lora.tables import RANK_CHUNK, LoraTables, LoraWeights, Side
+from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
+from slidepack.kernels.lora.tables import LoraTables, Side
 
 __all__ = ["SPLIT", "shrink_launch", "shrink_plain"]
 
 _SUM_ROWS: Final = 16
-SPLIT: Final = 1024
+SPLIT: Final = 4096
 """Wide columns of one stretch: fixed, so that a token's sum has one order in every pack."""
 
 
@@ -157,7 +158,7 @@ def shrink_launch(
     tiles, sizes = side.shrink, tables.sizes
     if not tiles.host:
         return out
-    splits = triton.cdiv(tiles.widest, sizes.split)
+    splits = triton.cdiv(tiles.widest, SPLIT)
     target = out
     if splits > 1:
         target = torch.empty((splits, *out.shape), dtype=torch.float32, device=x.device)
@@ -178,13 +179,13 @@ def shrink_launch(
         columns,
         BM=sizes.row_tile,
         BK=sizes.shrink_columns,
-        SPLIT=sizes.split,
+        SPLIT=SPLIT,
         BUCKETS=tiles.buckets,
         EVEN=tiles.alignment % sizes.shrink_columns == 0,
         RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
-        STAGES=sizes.stages,
+        STAGES=sizes.shrink_stages,
         num_warps=sizes.shrink_warps,
     )
     if splits > 1:
@@ -197,7 +198,7 @@ def shrink_launch(
             columns,
             BM=rows,
             R=16 * 2 ** (tiles.buckets - 1),
-            SPLIT=sizes.split,
+            SPLIT=SPLIT,
         )
     return out
 
