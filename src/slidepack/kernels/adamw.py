@@ -52,6 +52,27 @@ class AdamWState:
     """[ceil(n / 1024)] fp32, for 8-bit moments."""
     exp_avg_sq_scale: Tensor | None = None
 
+    def part(self, start: int, stop: int) -> "AdamWState":
+        """Return the state of elements `start` to `stop`, as views.
+
+        Raises:
+            ValueError: `start` is within a block of 8-bit moments.
+        """
+        m_scale = v_scale = None
+        if self.exp_avg_scale is not None and self.exp_avg_sq_scale is not None:
+            if start % ADAMW_BLOCK:
+                raise ValueError(f"{start} is not a multiple of {ADAMW_BLOCK}")
+            blocks = slice(start // ADAMW_BLOCK, -(-stop // ADAMW_BLOCK))
+            m_scale, v_scale = self.exp_avg_scale[blocks], self.exp_avg_sq_scale[blocks]
+        return AdamWState(
+            self.master[start:stop],
+            None if self.remainder is None else self.remainder[start:stop],
+            self.exp_avg[start:stop],
+            self.exp_avg_sq[start:stop],
+            m_scale,
+            v_scale,
+        )
+
 
 @triton.jit
 def _adamw_kernel(
@@ -64,6 +85,7 @@ def _adamw_kernel(
     v_scale_ptr,
     scalars_ptr,
     elements,
+    decayed,
     beta1,
     beta2,
     eps,
@@ -78,7 +100,8 @@ def _adamw_kernel(
     clip = tl.load(scalars_ptr)
     step_size = tl.load(scalars_ptr + 1)
     root_correction = tl.load(scalars_ptr + 2)
-    decay = tl.load(scalars_ptr + 3)
+    # Norms and biases, which come last, are not decayed.
+    decay = tl.where(index < decayed, tl.load(scalars_ptr + 3), 1.0)
     grad = tl.load(grad_ptr + index, mask=inside, other=0.0).to(tl.float32) * clip
     if SPLIT:
         high = tl.load(master_ptr + index, mask=inside, other=0.0).to(tl.int16, bitcast=True)
@@ -159,7 +182,14 @@ def adamw_scalars(
 
 
 def adamw_launch(
-    grad: Tensor, state: AdamWState, scalars: Tensor, *, beta1: float, beta2: float, eps: float
+    grad: Tensor,
+    state: AdamWState,
+    scalars: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decayed: int | None = None,
 ) -> None:
     """Launch the kernel."""
     elements = grad.numel()
@@ -176,6 +206,7 @@ def adamw_launch(
         unused if state.exp_avg_sq_scale is None else state.exp_avg_sq_scale,
         scalars,
         elements,
+        elements if decayed is None else decayed,
         beta1,
         beta2,
         eps,
@@ -187,7 +218,14 @@ def adamw_launch(
 
 
 def adamw(
-    grad: Tensor, state: AdamWState, scalars: Tensor, *, beta1: float, beta2: float, eps: float
+    grad: Tensor,
+    state: AdamWState,
+    scalars: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decayed: int | None = None,
 ) -> None:
     """One AdamW step in place; in fp32 throughout, whatever the state is stored as.
 
@@ -200,15 +238,14 @@ def adamw(
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         eps: added to the root of the second moment.
+        decayed: elements from here on have no weight decay; None decays all.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
     """
     _check(grad, state, scalars)
-    if grad.is_cuda:
-        adamw_launch(grad, state, scalars, beta1=beta1, beta2=beta2, eps=eps)
-    else:
-        _adamw_plain(grad, state, scalars, beta1=beta1, beta2=beta2, eps=eps)
+    run = adamw_launch if grad.is_cuda else _adamw_plain
+    run(grad, state, scalars, beta1=beta1, beta2=beta2, eps=eps, decayed=decayed)
 
 
 def squared_norm(x: Tensor) -> Tensor:
@@ -278,7 +315,14 @@ def decode_moments(state: AdamWState) -> tuple[Tensor, Tensor]:
 
 
 def _adamw_plain(
-    grad: Tensor, state: AdamWState, scalars: Tensor, *, beta1: float, beta2: float, eps: float
+    grad: Tensor,
+    state: AdamWState,
+    scalars: Tensor,
+    *,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decayed: int | None = None,
 ) -> None:
     """The same step in plain operations, in the kernel's order."""
     clip, step_size, root_correction, decay = scalars.unbind()
@@ -290,7 +334,12 @@ def _adamw_plain(
     m, v = decode_moments(state)
     m = m + (g - m) * (1.0 - beta1)
     v = v * beta2 + g * g * (1.0 - beta2)
-    param = param * decay - step_size * (m / (v.sqrt() / root_correction + eps))
+    if decayed is not None:
+        index = torch.arange(param.numel(), device=param.device)
+        decay = torch.where(index < decayed, decay, 1.0)
+    # In fp64, because torch's fp32 square root on a CPU may be off by a rounding.
+    root = v.double().sqrt().float()
+    param = param * decay - step_size * (m / (root / root_correction + eps))
     _store_moments(state, m, v)
     if split:
         plane, remainder = split_master(param)

@@ -101,10 +101,12 @@ def quantise_nf4(values: Tensor) -> tuple[Tensor, Tensor]:
     return (codes[0::2] << 4) | codes[1::2], scales
 
 
-def dequantise_nf4_launch(packed: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Launch the kernel over a flat, contiguous output."""
+def dequantise_nf4_launch(
+    packed: Tensor, scales: Tensor, out: Tensor, *, tiles: Nf4Tiles | None = None
+) -> None:
+    """Launch the kernel over a flat, contiguous output; `tiles` stand in for the device's own."""
     elements = out.numel()
-    tiles = Nf4Tiles.of(out.device)
+    tiles = Nf4Tiles.of(out.device) if tiles is None else tiles
     if elements:
         _dequantise_nf4_kernel[(triton.cdiv(elements, NF4_BLOCK * tiles.blocks),)](
             packed,

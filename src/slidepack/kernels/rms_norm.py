@@ -145,15 +145,19 @@ def rms_norm_bwd(
     *,
     weight_grad: bool,
     plus_one: bool,
+    tiles: RmsNormBackwardTiles | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Launch the backward kernel; return the gradient of the sum and of the weight."""
+    """Launch the backward kernel; return the gradient of the sum and of the weight.
+
+    `tiles` are sizes that stand in for the device's own.
+    """
     rows, width = total.shape
     block = triton.next_power_of_2(width)
     dx = torch.empty_like(total)
     # Without a weight gradient a program has one row, and nothing to load ahead.
     programs, warps, stages, partial = rows, elementwise_warps(block), 1, dx
     if weight_grad:
-        tiles = RmsNormBackwardTiles.of(dy.device)
+        tiles = RmsNormBackwardTiles.of(dy.device) if tiles is None else tiles
         programs = min(rows, tiles.programs_per_multiprocessor * multiprocessors(dy.device))
         warps = tiles.warps if block <= _NARROW_BLOCK else elementwise_warps(block)
         stages = tiles.stages

@@ -1,8 +1,10 @@
 """Time, extra memory and limits of a GPU, and the row that they make of an operation."""
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -12,7 +14,7 @@ from triton.errors import TritonError
 
 from slidepack.engine.bench_kernels.operation import Operation, Pass, Prepared, Unit
 
-__all__ = ["GpuMeter", "Limit", "Meter", "measure"]
+__all__ = ["GpuMeter", "Limit", "Meter", "current_gpu", "measure"]
 
 _FLUSH_BYTES: Final = 1 << 30
 """Written before each run. It empties the L2 cache, as `triton.testing.do_bench` does by 256 MiB,
@@ -22,6 +24,9 @@ _WARM_UP_RUNS: Final = 10
 _TIMED_MS: Final = 300.0
 _MIN_RUNS: Final = 10
 _MAX_RUNS: Final = 100
+_ROUNDS: Final = 25
+_HEAD_START: Final = 1.25
+"""Of the host's time for a call, as it varies."""
 _SQUARE: Final = 8192
 _RIVAL_FAILURES: Final = (
     RuntimeError, TypeError, ValueError, AttributeError, AssertionError, ImportError, TritonError,
@@ -46,8 +51,22 @@ class Meter(Protocol):
     def median_ms(self, call: Callable[[], Any]) -> float:
         """Measure the time of a call."""
 
+    def interleaved_ms(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """Measure calls against each other."""
+
     def extra_bytes(self, prepared: Prepared) -> int:
         """Measure the memory that a call holds at its peak beyond arguments and results."""
+
+
+def current_gpu() -> torch.device:
+    """Return the GPU that is measured.
+
+    Raises:
+        RuntimeError: there is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("These timings need a GPU, and torch sees none.")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 class GpuMeter:
@@ -70,24 +89,61 @@ class GpuMeter:
 
     def median_ms(self, call: Callable[[], Any]) -> float:
         """Time a call on the GPU, its L2 cache emptied before each run."""
-        flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=self._device)
-
-        def run() -> tuple[torch.Event, torch.Event]:
-            begun, ended = (torch.Event(self._device, enable_timing=True) for _ in range(2))
-            flush.zero_()
-            begun.record()
-            call()
-            ended.record()
-            return begun, ended
+        flush = self._flush()
 
         def times(runs: int) -> list[float]:
-            events = [run() for _ in range(runs)]
+            events = [self._run(call, flush, fills=1) for _ in range(runs)]
             torch.cuda.synchronize(self._device)
             return [begun.elapsed_time(ended) for begun, ended in events]
 
         estimate = statistics.median(times(_WARM_UP_RUNS))
         runs = min(_MAX_RUNS, max(_MIN_RUNS, int(_TIMED_MS / max(estimate, 1e-3))))
         return statistics.median(times(runs))
+
+    def interleaved_ms(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """Time calls on the GPU in turn, so that a change of its clocks meets them all alike.
+
+        The GPU is kept busy before each run until the host has queued the run: a call of many
+        launches, such as a whole backward pass, is timed without its Python too.
+        """
+        flush = self._flush()
+        fills = self._fills(calls, flush)
+        times: list[list[float]] = [[] for _ in calls]
+        for _ in range(_ROUNDS):
+            events = [self._run(call, flush, fills) for call in calls]
+            torch.cuda.synchronize(self._device)
+            for measured, (begun, ended) in zip(times, events, strict=True):
+                measured.append(begun.elapsed_time(ended))
+        return [statistics.median(measured) for measured in times]
+
+    def _flush(self) -> Tensor:
+        return torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=self._device)
+
+    def _run(
+        self, call: Callable[[], Any], flush: Tensor, fills: int
+    ) -> tuple[torch.Event, torch.Event]:
+        begun, ended = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+        for _ in range(fills):
+            flush.zero_()
+        begun.record()
+        call()
+        ended.record()
+        return begun, ended
+
+    def _fills(self, calls: Sequence[Callable[[], Any]], flush: Tensor) -> int:
+        """Return how many fills last longer than the host takes to queue the slowest call."""
+
+        def host_ms(call: Callable[[], Any], *, wait: bool = False) -> float:
+            call()
+            torch.cuda.synchronize(self._device)
+            begun = time.perf_counter()
+            call()
+            if wait:
+                torch.cuda.synchronize(self._device)
+            return (time.perf_counter() - begun) * 1e3
+
+        slowest = max(host_ms(call) for call in calls)
+        return 1 + math.ceil(_HEAD_START * slowest / host_ms(flush.zero_, wait=True))
 
     def extra_bytes(self, prepared: Prepared) -> int:
         """Read the allocator's peak over a second call: the first fills the libraries' buffers."""

@@ -9,11 +9,12 @@ import triton
 from slidepack.engine.bench_kernels.elementwise import ELEMENTWISE
 from slidepack.engine.bench_kernels.head import HEAD
 from slidepack.engine.bench_kernels.liger import liger_version
-from slidepack.engine.bench_kernels.measure import GpuMeter, measure
+from slidepack.engine.bench_kernels.lora import lora_row, lora_shapes
+from slidepack.engine.bench_kernels.measure import GpuMeter, current_gpu, measure
 from slidepack.engine.bench_kernels.operation import LLAMA_8B, Operation, Setting
 from slidepack.engine.bench_kernels.optimizer import OPTIMIZER
 
-__all__ = ["bench_kernels", "versions"]
+__all__ = ["bench_kernels", "bench_lora_linear", "llama_8b", "versions"]
 
 
 def bench_kernels() -> list[dict[str, Any]]:
@@ -25,20 +26,45 @@ def bench_kernels() -> list[dict[str, Any]]:
     Raises:
         RuntimeError: there is no GPU.
     """
-    if not torch.cuda.is_available():
-        raise RuntimeError("These timings need a GPU, and torch sees none.")
-    device = torch.device("cuda", torch.cuda.current_device())
-    setting = Setting(
-        sizes=LLAMA_8B,
-        device=device,
-        dtype=torch.bfloat16,
-        generator=torch.Generator(device).manual_seed(0),
-    )
+    setting = llama_8b()
     return [
         *_rows(ELEMENTWISE, setting),
         *_rows(OPTIMIZER, setting),
         *_rows(HEAD, setting),
     ]
+
+
+def bench_lora_linear() -> list[dict[str, Any]]:
+    """Time a linear with the adapters of many lanes on the current GPU.
+
+    Returns:
+        One row a shape, see `lora_row`.
+
+    Raises:
+        RuntimeError: there is no GPU.
+    """
+    setting = llama_8b()
+    meter = GpuMeter(setting.device)
+    rows = []
+    for shape in lora_shapes(setting.sizes):
+        rows.append(lora_row(setting, shape, meter, side_stream=torch.cuda.Stream(setting.device)))
+        torch.cuda.empty_cache()
+    return rows
+
+
+def llama_8b() -> Setting:
+    """Return the sizes of Llama 8B on the current GPU, in bf16.
+
+    Raises:
+        RuntimeError: there is no GPU.
+    """
+    device = current_gpu()
+    return Setting(
+        sizes=LLAMA_8B,
+        device=device,
+        dtype=torch.bfloat16,
+        generator=torch.Generator(device).manual_seed(0),
+    )
 
 
 def versions() -> dict[str, str | None]:

@@ -64,7 +64,8 @@ def _expand_tile(
         tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=stored)
 
 
-@triton.jit
+# A site of 1 or of a multiple of 16 is no program of its own.
+@triton.jit(do_not_specialize=["site"])
 def _expand_kernel(
     s_ptr, w_ptr, y_ptr, tiles_ptr, offsets_ptr, scales_ptr,
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,

@@ -59,7 +59,8 @@ def _outer_tile(
     tl.store(out, acc, mask=stored)
 
 
-@triton.jit
+# A site of 1 or of a multiple of 16 is no program of its own.
+@triton.jit(do_not_specialize=["site"])
 def _outer_kernel(
     s_ptr, x_ptr, grads_ptr, slots_ptr, tiles_ptr, offsets_ptr, scales_ptr,
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,
@@ -93,7 +94,7 @@ def _outer_kernel(
     add = ADD
     if slot >= 0:
         out = slots_ptr + tl.multiple_of(slot.to(tl.int64) * slot_stride, 16)
-        out_stride = tl.multiple_of(slot_row, 16)
+        out_stride = tl.multiple_of(slot_row, 16) if EVEN else slot_row
         add = False
     for bucket in tl.static_range(BUCKETS):
         if (first < width) & (rank <= 16 * 2**bucket) & (rank > (8 * 2**bucket if bucket else 0)):

@@ -60,7 +60,8 @@ def _shrink_tile(
     tl.store(out, acc * scale, mask=inside)
 
 
-@triton.jit
+# A site of 1 or of a multiple of 16 is no program of its own.
+@triton.jit(do_not_specialize=["site"])
 def _shrink_kernel(
     x_ptr, w_ptr, out_ptr, tiles_ptr, offsets_ptr, scales_ptr,
     seeds_ptr, thresholds_ptr, samples_ptr, positions_ptr, site,

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from slidepack.kernels.lora.layout import RANK_CHUNK, LoraLayout, Unit
+from slidepack.kernels.lora.layout import BLOCK_ALIGNMENT, RANK_CHUNK, LoraLayout, Unit
 from slidepack.kernels.tiles import LoraTiles
 
 __all__ = ["LoraTables", "Reduction", "Side", "Tiles", "lora_tables"]
@@ -36,7 +36,8 @@ class Tiles:
     widest: int
     """The largest width of the wide side."""
     alignment: int
-    """The largest power of two, up to 128, that divides every width of the wide side."""
+    """The largest power of two, up to 128, that divides every width of the wide side; 1 where a
+    unit's weights do not start at a multiple of `BLOCK_ALIGNMENT`."""
     buckets: int
     """How many of the rank blocks 16, 32, 64, 128 the kernels need."""
     rank8: bool
@@ -154,6 +155,9 @@ def _side(units: list[Unit], bounds: Sequence[int], row_tile: int, device: torch
 
 
 def _alignment(units: list[Unit]) -> int:
+    if any(unit.offset % BLOCK_ALIGNMENT for unit in units):
+        # B follows A in a block: an input width of its own may leave B's rows unaligned.
+        return 1
     common = math.gcd(RANK_CHUNK, *(unit.width for unit in units))
     return math.gcd(common, *(unit.wide_column for unit in units))
 

@@ -1,0 +1,69 @@
+"""Host memory of an exact size, pinned for the GPU's copy engines where the system allows.
+
+PyTorch's own pinned allocator rounds sizes up to powers of two, which at tens of gigabytes costs
+up to half of the RAM.
+"""
+
+import mmap
+from typing import Final
+
+import torch
+from torch import Tensor
+
+__all__ = ["Slab"]
+
+_ALIGNMENT: Final = 256
+
+
+class Slab:
+    """One mapping, carved into tensors from the front."""
+
+    def __init__(self, num_bytes: int, *, pin: bool) -> None:
+        """Map memory, zero-filled.
+
+        Args:
+            num_bytes: size; room for alignment is added by `padded`.
+            pin: register it with the CUDA driver. Where that is refused (WSL allows little), the
+                slab stays pageable: copies are then correct but slower.
+
+        Raises:
+            OSError: the system has not so much memory.
+        """
+        self._map = mmap.mmap(
+            -1, max(num_bytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._used = 0
+        # Touched by all threads: pinning would touch page by page from one.
+        self._bytes.zero_()
+        self.pinned = pin and _register(self._bytes)
+
+    @staticmethod
+    def padded(num_bytes: int) -> int:
+        """Return the bytes that a tensor of this size takes in a slab."""
+        return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Carve a flat tensor.
+
+        Raises:
+            ValueError: the slab is used up.
+        """
+        size = elements * dtype.itemsize
+        start, self._used = self._used, self._used + self.padded(size)
+        if start + size > self._bytes.numel():
+            raise ValueError(f"the slab of {self._bytes.numel()} bytes is used up at {start}")
+        return self._bytes[start : start + size].view(dtype)
+
+    def close(self) -> None:
+        """Give the pages back to the driver; the memory itself goes with the last tensor."""
+        if self.pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
+            self.pinned = False
+
+
+def _register(memory: Tensor) -> bool:
+    runtime = torch.cuda.cudart()
+    result = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+    return int(result) == 0

@@ -1,0 +1,115 @@
+"""The grouped LoRA kernels in the configurations that are shipped."""
+
+from typing import Any
+
+from support.kernel_builds import Build, tile_row
+from triton.backends.compiler import GPUTarget
+
+from slidepack.kernels.lora.expand import _expand_kernel
+from slidepack.kernels.lora.outer import _SUM_BLOCK, _outer_kernel, _outer_sum_kernel
+from slidepack.kernels.lora.shrink import _SUM_ROWS, SPLIT, _shrink_kernel, _shrink_sum_kernel
+from slidepack.kernels.tiles import LoraTiles
+
+_DROPOUT = {
+    "scales_ptr": "*fp32",
+    "seeds_ptr": "*i64",
+    "thresholds_ptr": "*i64",
+    "samples_ptr": "*i32",
+    "positions_ptr": "*i32",
+    "site": "i32",
+}
+_TABLES = {"tiles_ptr": "*i32", "offsets_ptr": "*i64"}
+_SHRINK = {"x_ptr": "*bf16", "w_ptr": "*bf16", "out_ptr": "*bf16"} | _TABLES | _DROPOUT
+_SHRINK |= dict.fromkeys(("plane_stride", "x_stride", "out_stride"), "i32")
+_EXPAND = {"s_ptr": "*bf16", "w_ptr": "*bf16", "y_ptr": "*bf16"} | _TABLES | _DROPOUT
+_EXPAND |= dict.fromkeys(("s_stride", "y_stride"), "i32")
+_OUTER = {"s_ptr": "*bf16", "x_ptr": "*bf16", "grads_ptr": "*fp32", "slots_ptr": "*fp32"}
+_OUTER |= _TABLES | _DROPOUT
+_OUTER |= dict.fromkeys(("s_stride", "x_stride", "slot_stride", "slot_row"), "i32")
+
+
+def _build(
+    name: str,
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    warps: int,
+    *,
+    slow: bool,
+) -> Build:
+    """Where the tables are even, what the launcher passes is a multiple of 16, but the site."""
+    aligned = tuple(key for key in signature if key != "site" and constants["EVEN"])
+    return Build(name, kernel, signature, constants, warps, aligned, slow)
+
+
+def lora_builds(target: GPUTarget) -> list[Build]:
+    """Return the builds for a target, in the sizes that the tile table has for it."""
+    row = tile_row(target, "lora")
+    sizes = LoraTiles(**{key: value for key, value in row.items() if key != "measured"})
+    builds = []
+    for buckets in (1, 4):
+        for dropout in (False, True):
+            for even in (False, True):
+                builds += _of(sizes, buckets, dropout=dropout, even=even)
+    return builds + _sums(sizes)
+
+
+def _of(sizes: LoraTiles, buckets: int, *, dropout: bool, even: bool) -> list[Build]:
+    name = f"{buckets}{'-dropout' * dropout}{'-even' * even}"
+    flags: dict[str, Any] = {"BUCKETS": buckets, "EVEN": even, "RANK8": even, "DROPOUT": dropout}
+    # Without dropout, each kernel runs scaled one way and unscaled the other.
+    flags |= {"SCALED": dropout or even}
+    slow = dropout and buckets == 4
+    shrink = {"BM": sizes.row_tile, "BK": sizes.shrink_columns, "SPLIT": SPLIT}
+    expand: dict[str, Any] = {"BM": sizes.row_tile, "BN": sizes.expand_columns}
+    expand |= {"SPAN": sizes.expand_span, "LONG": buckets == 4, "ADD": not even}
+    outer = {"BT": sizes.outer_tokens, "BN": sizes.outer_columns, "ADD": not even}
+    stages = (sizes.shrink_stages, sizes.expand_stages, sizes.outer_stages)
+    constants = [
+        flags | mine | {"STAGES": count}
+        for mine, count in zip((shrink, expand, outer), stages, strict=True)
+    ]
+    planes = _SHRINK if even else _SHRINK | {"out_ptr": "*fp32"}
+    shrunk = constants[0]
+    warps = sizes.shrink_warps
+    return [
+        _build(f"lora_shrink-{name}", _shrink_kernel, planes, shrunk, warps, slow=slow),
+        _build(
+            f"lora_expand-{name}",
+            _expand_kernel,
+            _EXPAND,
+            constants[1],
+            sizes.expand_warps,
+            slow=slow,
+        ),
+        _build(
+            f"lora_outer-{name}", _outer_kernel, _OUTER, constants[2], sizes.outer_warps, slow=slow
+        ),
+    ]
+
+
+def _sums(sizes: LoraTiles) -> list[Build]:
+    planes = {"partial_ptr": "*fp32", "out_ptr": "*bf16", "tiles_ptr": "*i32"}
+    planes |= dict.fromkeys(("plane_stride", "out_stride"), "i32")
+    slots = {"slots_ptr": "*fp32", "grads_ptr": "*fp32", "sums_ptr": "*i32", "offsets_ptr": "*i64"}
+    slots |= dict.fromkeys(("slot_stride", "slot_row"), "i32")
+    rows = {"BM": min(_SUM_ROWS, sizes.row_tile), "SPLIT": SPLIT}
+    return [
+        Build(
+            f"lora_shrink_sum-{ranks}",
+            _shrink_sum_kernel,
+            planes,
+            rows | {"R": ranks},
+            aligned=tuple(planes),
+        )
+        for ranks in (16, 128)
+    ] + [
+        Build(
+            f"lora_outer_sum-{add}",
+            _outer_sum_kernel,
+            slots,
+            {"ADD": add, "BLOCK": _SUM_BLOCK},
+            aligned=tuple(slots) if add else (),
+        )
+        for add in (False, True)
+    ]
