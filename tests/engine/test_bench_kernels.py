@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,23 +13,39 @@ from slidepack.engine.bench_kernels.elementwise import (
     rms_norm_forward,
 )
 from slidepack.engine.bench_kernels.head import HEAD, frozen_head
+from slidepack.engine.bench_kernels.lora import (
+    LoraCase,
+    LoraShape,
+    lora_case,
+    lora_row,
+    lora_shapes,
+)
 from slidepack.engine.bench_kernels.measure import Limit, measure
-from slidepack.engine.bench_kernels.operation import Operation, Pass, Prepared, Setting, Sizes, Unit
+from slidepack.engine.bench_kernels.operation import (
+    LLAMA_8B,
+    Operation,
+    Pass,
+    Prepared,
+    Setting,
+    Sizes,
+    Unit,
+)
 from slidepack.engine.bench_kernels.optimizer import OPTIMIZER, adamw_fp32
 from slidepack.kernels import join_master
 
 _TINY = Sizes(tokens=5, width=64, ffn=96, vocab=50, heads=4, kv_heads=2, head=16, params=2048)
 _BUILDERS = (*ELEMENTWISE, *OPTIMIZER, *HEAD)
 _COUNTERPARTS = ("eager", "torch_fused", "compilable")
+_LORA = LoraShape(tokens=61, in_width=48, out_width=33, adapters=7)
 
 Builder = Callable[[Setting], Operation]
 
 
-def _setting() -> Setting:
+def _setting(dtype: torch.dtype = torch.float32) -> Setting:
     return Setting(
         sizes=_TINY,
         device=torch.device("cpu"),
-        dtype=torch.float32,
+        dtype=dtype,
         generator=torch.Generator().manual_seed(0),
     )
 
@@ -56,6 +73,11 @@ class CountingMeter:
         call()
         self.timed += 1
         return 2.0 if self.timed == 1 else 3.0
+
+    def interleaved_ms(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        for call in (*calls, *calls):
+            call()
+        return [2.0, 2.5, 8.0][: len(calls)]
 
     def extra_bytes(self, prepared: Prepared) -> int:
         prepared.call()
@@ -144,6 +166,80 @@ def test_an_operation_of_ours_that_fails_ends_the_run() -> None:
 def test_without_a_gpu_it_says_so() -> None:
     with pytest.raises(RuntimeError, match="need a GPU"):
         run.bench_kernels()
+    with pytest.raises(RuntimeError, match="need a GPU"):
+        run.bench_lora_linear()
+
+
+def test_the_lora_shapes_are_those_of_llama_8b() -> None:
+    shapes = [(shape.tokens, shape.in_width, shape.out_width) for shape in lora_shapes(LLAMA_8B)]
+    assert shapes == [
+        (4096, 4096, 4096),
+        (4096, 4096, 14336),
+        (16384, 4096, 4096),
+        (16384, 4096, 14336),
+    ]
+
+
+@pytest.mark.parametrize("shape", [*lora_shapes(LLAMA_8B), _LORA], ids=str)
+def test_adapters_of_a_lora_shape_are_mixed(shape: LoraShape) -> None:
+    bounds = shape.bounds
+    lengths = [end - start for start, end in itertools.pairwise(bounds)]
+    assert (bounds[0], bounds[-1], len(lengths)) == (0, shape.tokens, shape.adapters)
+    assert min(lengths) > 0
+    assert max(lengths) > 3 * min(lengths)
+    assert {rank for (rank,) in shape.layout.ranks} == {8, 16, 32, 64, 128}
+
+
+def test_the_loop_over_adapters_computes_what_ours_does() -> None:
+    case = lora_case(_setting(torch.float64), _LORA)
+    y, dx = case.ours()()
+    loop_y, loop_dx, *loop_grads = case.loop()()
+    torch.testing.assert_close(y, loop_y)
+    torch.testing.assert_close(dx, loop_dx)
+    weights = case.weights
+    grads = [
+        grad
+        for i, start in enumerate(weights.starts)
+        for pair in case.tables.layout.views(weights.grads, start, i)
+        for grad in pair
+    ]
+    assert len(grads) == len(loop_grads) == 2 * _LORA.adapters
+    for ours, theirs in zip(grads, loop_grads, strict=True):
+        assert theirs.abs().max() > 0
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_base_is_the_linear_alone() -> None:
+    case = lora_case(_setting(torch.float64), _LORA)
+    y, dx = case.base()()
+    expected = torch.nn.functional.linear(case.x, case.weight)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(dx, torch.autograd.grad(expected, case.x, case.dy)[0])
+    assert (y - case.ours()()[0]).abs().max() > 1e-3
+
+
+def test_the_row_of_a_lora_shape() -> None:
+    assert lora_row(_setting(), _LORA, CountingMeter()) == {
+        "tokens": 61,
+        "in": 48,
+        "out": 33,
+        "adapters": 7,
+        "base_ms": 2.0,
+        "ours_ms": 2.5,
+        "overhead": 0.25,
+        "loop_ms": 8.0,
+        "loop_overhead": 3.0,
+        "extra_bytes": 10,
+    }
+
+
+def test_a_loop_that_does_not_fit_leaves_its_figures_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large() -> tuple[Tensor, ...]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(LoraCase, "loop", lambda self: too_large)
+    row = lora_row(_setting(), _LORA, CountingMeter())
+    assert (row["overhead"], row["loop_ms"], row["loop_overhead"]) == (0.25, None, None)
 
 
 def test_the_versions_name_torch_and_triton() -> None:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from support.kernel_builds import Build, tile_row
 from triton.backends.compiler import GPUTarget
 
 from slidepack.kernels.lora.expand import _expand_kernel
 from slidepack.kernels.lora.outer import _SUM_BLOCK, _outer_kernel, _outer_sum_kernel
 from slidepack.kernels.lora.shrink import _SUM_ROWS, SPLIT, _shrink_kernel, _shrink_sum_kernel
 from slidepack.kernels.tiles import LoraTiles
+from support.kernel_builds import Build, tile_row
 
 _DROPOUT = {
     "scales_ptr": "*fp32",

@@ -7,9 +7,11 @@ import sys
 import time
 from typing import Any, Final
 
+import msgspec
 import torch
 
-from slidepack.engine.bench_kernels.run import bench_kernels, versions
+from slidepack.engine.bench_kernels.run import bench_kernels, bench_lora_linear, versions
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
@@ -19,6 +21,7 @@ from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.loading import random_decoder
 from slidepack.engine.shape import ModelShape, RopeShape
 from slidepack.engine.sliding.driver import Driver
+from slidepack.engine.tune.run import bench_tune
 from slidepack.kernels import choose_attention
 
 _LLAMA3_ROPE: Final = RopeShape(
@@ -124,17 +127,30 @@ def main(arguments: list[str]) -> int:
     default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
     lora.add_argument("--device", default=default_device)
     commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
-    options = parser.parse_args(arguments)
+    tune = commands.add_parser("tune", help="sizes of the kernels' programs for this GPU")
+    tune.add_argument("--write", action="store_true", help="put them into the tile table")
+    try:
+        result = _result(parser.parse_args(arguments))
+    except SlidepackError as error:
+        sys.stdout.write(msgspec.json.encode({"error": error.report}).decode() + "\n")
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+def _result(options: argparse.Namespace) -> dict[str, Any]:
+    if options.command == "tune":
+        return bench_tune(write=options.write)
     if options.command == "kernels":
-        rows = bench_kernels()
-        report = {
+        operations, lora = bench_kernels(), bench_lora_linear()
+        return {
             "device": torch.cuda.get_device_name(),
             "versions": versions(),
-            "operations": rows,
+            "operations": operations,
+            "lora": lora,
         }
-        sys.stdout.write(json.dumps(report) + "\n")
-        return 0
-    result = bench_lora(
+    return bench_lora(
         options.shape,
         batch=options.batch,
         seq=options.seq,
@@ -142,8 +158,6 @@ def main(arguments: list[str]) -> int:
         steps=options.steps,
         device=options.device,
     )
-    sys.stdout.write(json.dumps(result) + "\n")
-    return 0
 
 
 if __name__ == "__main__":

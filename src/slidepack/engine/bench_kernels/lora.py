@@ -1,4 +1,4 @@
-"""A frozen linear with the adapters of many lanes, against the linear alone and a loop over them."""
+"""A frozen linear with many lanes' adapters, against the linear alone and a loop over them."""
 
 import itertools
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class LoraCase:
     tables: LoraTables
 
     def base(self) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Return the linear alone: output and gradient of the input, into tensors that are there."""
+        """Return the linear alone: output and input gradient, into tensors that are there."""
         x = self.x.detach()
         y, dx = torch.empty_like(self.dy), torch.empty_like(x)
 
@@ -97,7 +97,7 @@ class LoraCase:
         wanted = (self.x, *itertools.chain.from_iterable(pairs))
 
         def run() -> tuple[Tensor, ...]:
-            rows = self.x.split(lengths)
+            rows = torch.split(self.x, lengths)
             low = [_SCALE * (x @ a.T @ b) for x, (a, b) in zip(rows, pairs, strict=True)]
             y = torch.nn.functional.linear(self.x, self.weight) + torch.cat(low)
             return y, *torch.autograd.grad(y, wanted, self.dy)

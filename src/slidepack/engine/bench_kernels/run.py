@@ -45,9 +45,10 @@ def bench_lora_linear() -> list[dict[str, Any]]:
     """
     setting = llama_8b()
     meter = GpuMeter(setting.device)
+    side_stream = torch.cuda.Stream(setting.device)  # type: ignore[no-untyped-call] # torch's own
     rows = []
     for shape in lora_shapes(setting.sizes):
-        rows.append(lora_row(setting, shape, meter, side_stream=torch.cuda.Stream(setting.device)))
+        rows.append(lora_row(setting, shape, meter, side_stream=side_stream))
         torch.cuda.empty_cache()
     return rows
 

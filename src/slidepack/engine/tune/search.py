@@ -1,4 +1,4 @@
-"""Times candidate sizes against each other."""
+"""Times candidate sizes against each other, and says what came of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from triton.errors import TritonError
 
 from slidepack.engine.bench_kernels.measure import Meter
 
-__all__ = ["Load", "Scored", "Search", "search"]
+__all__ = ["Load", "Row", "Scored", "Search", "figures", "search"]
 
 Sizes = TypeVar("Sizes")
 
@@ -43,6 +43,20 @@ class Search(Generic[Sizes]):
     skipped: int
     """Candidates that this GPU or its compiler does not take."""
 
+    @property
+    def best(self) -> Scored[Sizes]:
+        """The one with the least score."""
+        return self.scored[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What a search puts into the tile table."""
+
+    sizes: dict[str, int]
+    measured: str
+    """What chose the sizes; the machine is not named yet."""
+
 
 def search(
     candidates: Sequence[Sizes], loads: Sequence[Load[Sizes]], meter: Meter
@@ -67,6 +81,16 @@ def search(
     return Search(
         scored=tuple(sorted(scored, key=lambda one: one.score)),
         skipped=len(candidates) - len(runnable),
+    )
+
+
+def figures(found: Search[Sizes], taken: Scored[Sizes] | None = None) -> str:
+    """Return the time of the sizes that were taken, the best ones by default, among all."""
+    first = [scored.times_ms[0] * 1e3 for scored in found.scored]
+    time = (found.best if taken is None else taken).times_ms[0] * 1e3
+    skipped = f", {found.skipped} more do not run" if found.skipped else ""
+    return (
+        f"{time:.1f} us of {len(first)} settings ({min(first):.1f} to {max(first):.1f} us{skipped})"
     )
 
 

@@ -1,0 +1,152 @@
+"""The optimizer on the card: state streams through it in chunks, and goes back to host memory."""
+
+import threading
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.sliding.state import TrainState
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.updates import Job, UpdateQueue, Updates
+from slidepack.kernels import ADAMW_BLOCK, AdamWState, adamw
+
+__all__ = ["CHUNK_ELEMENTS", "STAGES", "GpuEngine", "stage_bytes"]
+
+CHUNK_ELEMENTS: Final = 8 << 20
+"""Elements of a chunk, a multiple of a block of 8-bit moments: some 100 MB of state, two
+milliseconds of the link, next to which the launches are free."""
+STAGES: Final = 4
+"""Chunks on their way: one in, one worked on, one out, one to spare."""
+
+
+def stage_bytes(state: TrainState) -> int:
+    """Return the device memory that the chunks take."""
+    return STAGES * (state.form.unit_bytes(CHUNK_ELEMENTS) + CHUNK_ELEMENTS * 4)
+
+
+class _Stage:
+    """Room for one chunk of state, and for its gradient where that comes from the host."""
+
+    def __init__(self, like: AdamWState, device: torch.device) -> None:
+        def room(tensor: Tensor | None, elements: int = CHUNK_ELEMENTS) -> Tensor | None:
+            if tensor is None:
+                return None
+            return torch.empty(elements, dtype=tensor.dtype, device=device)
+
+        blocks = CHUNK_ELEMENTS // ADAMW_BLOCK
+        master, m, v = (room(x) for x in (like.master, like.exp_avg, like.exp_avg_sq))
+        assert master is not None
+        assert m is not None
+        assert v is not None
+        self.state = AdamWState(
+            master,
+            room(like.remainder),
+            m,
+            v,
+            room(like.exp_avg_scale, blocks),
+            room(like.exp_avg_sq_scale, blocks),
+        )
+        self._grad = torch.empty(CHUNK_ELEMENTS, dtype=torch.float32, device=device)
+        self.free: torch.cuda.Event | None = None
+
+    def grad_room(self, grad: Tensor) -> Tensor:
+        """Return room for a gradient of this dtype and size."""
+        return self._grad.view(grad.dtype)[: grad.numel()]
+
+
+class GpuEngine:
+    """One thread that launches copies and steps; the card's own engines do the work."""
+
+    def __init__(
+        self, state: TrainState, updates: Updates, streams: Streams, device: torch.device
+    ) -> None:
+        """Allocate the stages and start the thread."""
+        self._state = state
+        self._updates = updates
+        self._streams = streams
+        self._device = device
+        self._stages = [_Stage(state.states[0], device) for _ in range(STAGES)]
+        self._next = 0
+        self._queue = UpdateQueue()
+        self._thread = threading.Thread(target=self._run, name="gpu-adamw", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """Queue an update; its gradient may be on the card or in host memory."""
+        self._queue.put(job)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._queue.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: torch.cuda.Event | None = None
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)
+            while (job := self._queue.take()) is not None:
+                done = self._launch(job)
+                # One unit ahead of the card and no more, so that a more urgent one can overtake.
+                if before is not None:
+                    before.synchronize()
+                before = done
+        except BaseException as error:  # noqa: BLE001 - handed to the walk, which raises it
+            self._updates.fail(error)
+
+    def _launch(self, job: Job) -> torch.cuda.Event | None:
+        streams = self._streams
+        streams.update.wait(job.landed)
+        streams.update_h2d.wait(job.landed)
+        elements = job.grad.numel()
+        for start in range(0, elements, CHUNK_ELEMENTS):
+            self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
+        job.consumed(streams.update.mark())
+        done = streams.update_d2h.mark()
+        self._updates.finish(job.unit, done)
+        return done
+
+    def _chunk(self, job: Job, start: int, stop: int) -> None:
+        streams, settings = self._streams, job.settings
+        stage = self._stages[self._next]
+        self._next = (self._next + 1) % STAGES
+        host = self._state.states[job.unit].part(start, stop)
+        here = stage.state.part(0, stop - start)
+        grad = job.grad[start:stop]
+        streams.update_h2d.wait(stage.free)
+        with streams.update_h2d.on():
+            _copy_state(host, here)
+            if grad.device != self._device:
+                grad = stage.grad_room(grad).copy_(grad, non_blocking=True)
+        streams.update.wait(streams.update_h2d.mark())
+        with streams.update.on():
+            adamw(
+                grad,
+                here,
+                settings.scalars_device,
+                beta1=settings.beta1,
+                beta2=settings.beta2,
+                eps=settings.eps,
+                decayed=self._state.units[job.unit].decayed - start,
+            )
+            if job.resident is not None:
+                job.resident[start:stop].copy_(here.master)
+        streams.update_d2h.wait(streams.update.mark())
+        with streams.update_d2h.on():
+            _copy_state(here, host)
+        stage.free = streams.update_d2h.mark()
+
+
+def _copy_state(source: AdamWState, target: AdamWState) -> None:
+    pairs = (
+        (source.master, target.master),
+        (source.remainder, target.remainder),
+        (source.exp_avg, target.exp_avg),
+        (source.exp_avg_sq, target.exp_avg_sq),
+        (source.exp_avg_scale, target.exp_avg_scale),
+        (source.exp_avg_sq_scale, target.exp_avg_sq_scale),
+    )
+    for one, other in pairs:
+        if one is not None and other is not None:
+            other.copy_(one, non_blocking=True)

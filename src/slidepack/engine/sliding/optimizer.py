@@ -1,0 +1,132 @@
+"""Hands gradients to the optimizer's engines as they land, and says which weights are new.
+
+Without clipping a unit is updated while the backward pass goes on below it. With clipping every
+update needs the norm of the whole gradient, so gradients wait in host memory until the backward
+pass is over, and the updates run beside the next forward pass; that is exact, and costs two more
+bytes a parameter.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.sliding.cpu_engine import CpuEngine
+from slidepack.engine.sliding.gpu_engine import GpuEngine
+from slidepack.engine.sliding.slot_pool import SlotPool
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.updates import Job, StepSettings, Updates
+
+__all__ = ["AsyncOptimizer", "EngineName"]
+
+EngineName = Literal["cpu", "gpu"]
+Consumed = Callable[[torch.cuda.Event | None], None]
+
+
+class AsyncOptimizer:
+    """The walk's side of the optimizer."""
+
+    def __init__(
+        self,
+        *,
+        updates: Updates,
+        streams: Streams,
+        engines: dict[EngineName, CpuEngine | GpuEngine],
+        assignment: Sequence[EngineName],
+        host_slots: SlotPool | None,
+        waiting: Sequence[Tensor] | None,
+    ) -> None:
+        """Bind the engines.
+
+        Args:
+            updates: shared with the engines.
+            streams: of the run.
+            engines: those that the assignment names.
+            assignment: engine of each unit.
+            host_slots: room for gradients on their way to the CPU, of the largest unit there.
+            waiting: with clipping, room in host memory for every unit's gradient; else None.
+        """
+        self._updates = updates
+        self._streams = streams
+        self._engines = engines
+        self._assignment = list(assignment)
+        self._host_slots = host_slots
+        self._waiting = waiting
+        self._held: list[Job] = []
+
+    def submit(
+        self,
+        unit: int,
+        priority: int,
+        grad: Tensor,
+        settings: StepSettings,
+        consumed: Consumed,
+        resident: Tensor | None = None,
+    ) -> None:
+        """Take over a unit's gradient, which the compute lane has just been told to make.
+
+        Args:
+            unit: index.
+            priority: low where the next forward pass needs it early.
+            grad: [elements] on the card.
+            settings: of this step; the clip factor may still change where gradients wait.
+            consumed: gives the gradient's memory back.
+            resident: the unit's weights on the card, where they stay there.
+
+        Raises:
+            BaseException: what an engine died of.
+        """
+        self._updates.begin(unit)
+        landed = self._streams.compute.mark()
+        job = Job(priority, unit, grad, landed, settings, consumed, resident)
+        if self._waiting is not None:
+            self._held.append(self._landing(job, self._waiting[unit], _nothing))
+        elif self._assignment[unit] == "gpu":
+            self._engines["gpu"].put(job)
+        else:
+            assert self._host_slots is not None
+            room, give_back = self._host_slots.acquire(self._streams.d2h)
+            self._engines["cpu"].put(self._landing(job, room, give_back))
+
+    def release(self, clip: Tensor) -> None:
+        """Start the updates that waited for the clip factor, a scalar on the CPU."""
+        for job in sorted(self._held):
+            settings = clipped(job.settings, clip)
+            self._engines[self._assignment[job.unit]].put(replace(job, settings=settings))
+        self._held.clear()
+
+    def skip(self) -> None:
+        """Drop the gradients that waited: the weights stay as they are."""
+        for job in self._held:
+            self._updates.finish(job.unit, None)
+        self._held.clear()
+
+    def _landing(self, job: Job, room: Tensor, give_back: Consumed) -> Job:
+        """Copy a gradient to host memory, behind the pass that makes it."""
+        d2h = self._streams.d2h
+        target = room.view(torch.uint8)[: job.grad.nbytes].view(job.grad.dtype)
+        d2h.wait(job.landed)
+        with d2h.on():
+            target.copy_(job.grad, non_blocking=True)
+        landed = d2h.mark()
+        job.consumed(landed)
+        return replace(job, grad=target, landed=landed, consumed=give_back)
+
+    def close(self) -> None:
+        """End the engines' threads."""
+        for engine in self._engines.values():
+            engine.close()
+
+
+def clipped(settings: StepSettings, clip: Tensor) -> StepSettings:
+    """Return a step's settings with another factor on the gradient."""
+    host = settings.scalars_host.clone()
+    host[0] = clip
+    device = host.to(settings.scalars_device.device)
+    return replace(settings, scalars_host=host, scalars_device=device)
+
+
+def _nothing(_: torch.cuda.Event | None) -> None:
+    """The waiting room has a place for each unit; nothing is given back."""

@@ -1,0 +1,137 @@
+"""Optimizer updates beside the passes: what is waiting, what is done, and what went wrong."""
+
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["Job", "StepSettings", "UpdateQueue", "Updates"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSettings:
+    """AdamW's numbers in one step; see `kernels.adamw`."""
+
+    scalars_host: Tensor
+    scalars_device: Tensor
+    beta1: float
+    beta2: float
+    eps: float
+
+
+@dataclass(order=True, slots=True)
+class Job:
+    """The update of one unit."""
+
+    priority: int
+    """The next forward pass needs low numbers first."""
+    unit: int = field(compare=False)
+    grad: Tensor = field(compare=False)
+    """[elements], on the card or in host memory."""
+    landed: torch.cuda.Event | None = field(compare=False)
+    """When the gradient is there."""
+    settings: StepSettings = field(compare=False)
+    consumed: Callable[[torch.cuda.Event | None], None] = field(compare=False)
+    """Called when nothing reads the gradient after an event any more."""
+    resident: Tensor | None = field(compare=False, default=None)
+    """The unit's weights on the card, where they stay there: the card's engine renews them."""
+
+
+class Updates:
+    """Which units have an update under way. Shared by the walk and the engines' threads."""
+
+    def __init__(self, units: int) -> None:
+        """Begin with every unit done."""
+        self._changed = threading.Condition()
+        self._running = [False] * units
+        self._last_copy: list[torch.cuda.Event | None] = [None] * units
+        self._error: BaseException | None = None
+
+    def begin(self, unit: int) -> None:
+        """Say that a unit's weights are about to change.
+
+        Raises:
+            BaseException: whatever an engine died of.
+        """
+        with self._changed:
+            self._raise()
+            self._running[unit] = True
+
+    def finish(self, unit: int, last_copy: torch.cuda.Event | None) -> None:
+        """Say that the host has, or after an event will have, a unit's new weights."""
+        with self._changed:
+            self._running[unit] = False
+            self._last_copy[unit] = last_copy
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Hand an engine's error to whoever waits."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def is_ready(self, unit: int) -> bool:
+        """Return whether `await_unit` would return at once."""
+        return not self._running[unit]
+
+    def await_unit(self, unit: int) -> torch.cuda.Event | None:
+        """Wait for a unit's update; return the event after which host memory has its weights.
+
+        Raises:
+            BaseException: whatever an engine died of.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or not self._running[unit])
+            self._raise()
+            return self._last_copy[unit]
+
+    def drain(self) -> None:
+        """Wait until host memory has every unit's weights.
+
+        Raises:
+            BaseException: whatever an engine died of.
+        """
+        for unit in range(len(self._running)):
+            event = self.await_unit(unit)
+            if event is not None:
+                event.synchronize()
+
+    def check(self) -> None:
+        """Raise what an engine died of, if any did."""
+        with self._changed:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class UpdateQueue:
+    """Jobs for one engine's thread, the lowest priority number first."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._jobs: list[Job] = []
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, job: Job) -> None:
+        """Add a job."""
+        with self._changed:
+            heapq.heappush(self._jobs, job)
+            self._changed.notify()
+
+    def take(self) -> Job | None:
+        """Wait for a job; None after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or bool(self._jobs))
+            return None if self._closed else heapq.heappop(self._jobs)
+
+    def close(self) -> None:
+        """Let the thread end, whatever waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

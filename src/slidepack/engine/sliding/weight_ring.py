@@ -1,0 +1,112 @@
+"""The window of decoder layers on the card: a ring of slots, filled ahead of the walk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.sliding.streams import Streams
+
+__all__ = ["WeightRing"]
+
+
+@dataclass(slots=True)
+class _Slot:
+    flat: Tensor
+    layer: int | None = None
+    """Whose weights it holds or is being filled with."""
+    held: bool = False
+    filled: torch.cuda.Event | None = None
+    free: torch.cuda.Event | None = None
+    """When the pass that read it last is done."""
+    last_use: int = 0
+
+
+class WeightRing:
+    """Slots of one decoder layer each. A layer stays in its slot until the slot is needed."""
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        elements: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        streams: Streams,
+        source: Callable[[int], Tensor],
+        ready: Callable[[int], bool],
+        await_ready: Callable[[int], None],
+    ) -> None:
+        """Allocate the slots.
+
+        Args:
+            slots: how many; two at least, one to read and one to fill.
+            elements: parameters of a layer.
+            dtype: of the weights.
+            device: where the passes run.
+            streams: of the run.
+            source: returns a layer's weights in host memory.
+            ready: whether a layer's update is done, so that a copy would not wait.
+            await_ready: makes the h2d lane wait for a layer's update, the host too if need be.
+        """
+        flats = torch.empty((slots, elements), dtype=dtype, device=device).unbind()
+        self._slots = [_Slot(flat) for flat in flats]
+        self._streams = streams
+        self._source = source
+        self._ready = ready
+        self._await_ready = await_ready
+        self._uses = 0
+
+    def prefetch(self, layer: int) -> None:
+        """Begin to fill a slot, where one is free and the layer's update is done."""
+        if self._find(layer) is None and self._ready(layer):
+            slot = self._evictable()
+            if slot is not None:
+                self._fill(slot, layer)
+
+    def acquire(self, layer: int) -> Tensor:
+        """Return a layer's weights; what is launched next on the compute lane may read them."""
+        slot = self._find(layer)
+        if slot is None:
+            slot = self._evictable() or next(slot for slot in self._slots if not slot.held)
+            self._fill(slot, layer)
+        slot.held = True
+        self._uses += 1
+        slot.last_use = self._uses
+        self._streams.compute.wait(slot.filled)
+        return slot.flat
+
+    def release(self, layer: int) -> None:
+        """Say that everything which reads the layer has been launched."""
+        slot = self._find(layer)
+        assert slot is not None
+        slot.held = False
+        slot.free = self._streams.compute.mark()
+
+    def forget(self, layer: int) -> None:
+        """Drop a layer whose weights are about to change."""
+        slot = self._find(layer)
+        if slot is not None:
+            slot.layer = None
+
+    def _find(self, layer: int) -> _Slot | None:
+        return next((slot for slot in self._slots if slot.layer == layer), None)
+
+    def _evictable(self) -> _Slot | None:
+        free = [slot for slot in self._slots if not slot.held]
+        empty = [slot for slot in free if slot.layer is None]
+        # The least recently read one, but never what was fetched and not read yet.
+        read = [slot for slot in free if slot.layer is not None and slot.last_use]
+        candidates = empty or sorted(read, key=lambda slot: slot.last_use)
+        return candidates[0] if candidates else None
+
+    def _fill(self, slot: _Slot, layer: int) -> None:
+        h2d = self._streams.h2d
+        self._await_ready(layer)
+        h2d.wait(slot.free)
+        with h2d.on():
+            slot.flat.copy_(self._source(layer), non_blocking=True)
+        slot.filled = h2d.mark()
+        slot.layer = layer
+        slot.last_use = 0
