@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slidepack.engine.bench_kernels import measure as measuring
 from slidepack.engine.bench_kernels import run
 from slidepack.engine.bench_kernels.elementwise import (
     ELEMENTWISE,
@@ -20,7 +21,7 @@ from slidepack.engine.bench_kernels.lora import (
     lora_row,
     lora_shapes,
 )
-from slidepack.engine.bench_kernels.measure import Limit, measure
+from slidepack.engine.bench_kernels.measure import GpuMeter, Limit, measure
 from slidepack.engine.bench_kernels.operation import (
     LLAMA_8B,
     Operation,
@@ -160,6 +161,43 @@ def test_an_operation_of_ours_that_fails_ends_the_run() -> None:
     operation = Operation(name="one", amount=24, ours=broken_pass, eager=broken_pass)
     with pytest.raises(RuntimeError, match="ours"):
         measure(operation, CountingMeter(), with_liger=False)
+
+
+def test_calls_that_are_compared_take_turns_on_a_busy_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    clock = itertools.count()
+
+    class Event:
+        def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
+            self.at = 0
+
+        def record(self) -> None:
+            self.at = next(clock)
+
+        def elapsed_time(self, other: "Event") -> float:
+            return float(other.at - self.at)
+
+    class Flush:
+        def zero_(self) -> None:
+            log.append("fill")
+
+    def slow() -> None:
+        log.append("slow")
+        for _ in range(5):
+            next(clock)
+
+    seconds = itertools.count()
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(GpuMeter, "_flush", lambda self: Flush())
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(seconds) * 1e-3)
+    times = GpuMeter(torch.device("cpu")).interleaved_ms([lambda: log.append("quick"), slow])
+    assert times == [1.0, 6.0]
+    # A call takes the host as long as a fill takes the GPU: with the margin, two fills and one more.
+    round_of_runs = ["fill", "fill", "fill", "quick", "fill", "fill", "fill", "slow"]
+    assert log[-16:] == round_of_runs * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

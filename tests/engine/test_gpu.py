@@ -14,6 +14,7 @@ from slidepack.engine.contract.events import Evaluated, Finished, Progress, Star
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import random_decoder
 from slidepack.engine.sliding.driver import Driver
@@ -75,7 +76,7 @@ def _loss_and_gradient(decoder: Decoder, policy: ActivationPolicy) -> tuple[floa
     driver = Driver(
         decoder,
         arena,
-        choose_attention(GPU, decoder.dtype, decoder.shape.head_dim),
+        layer_attention(decoder.shape, GPU, decoder.dtype),
         (policy,) * decoder.shape.num_layers,
     )
     rows = random_rows((100, 17, 260, 1), decoder.shape.vocab)

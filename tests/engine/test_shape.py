@@ -119,7 +119,7 @@ def test_rotary_fields_of_both_versions(changes: dict[str, Any], kind: str, thet
         {"hidden_act": "gelu"},
         {"quantization_config": {"quant_method": "gptq"}},
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-        {"rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
         {"rope_scaling": {"rope_type": ["x"]}},
         {"head_dim": 13},
     ],

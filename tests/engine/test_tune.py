@@ -51,7 +51,7 @@ obsolete = 7
 [gfx1100.nf4]
 measured = "a # and a [sm_90.nf4] in a string"
 blocks = 8"""
-_ROW = {"blocks": 64, "warps": 4, "measured": 'best of 9, "quoted", 41.9 µs'}
+_ROW: dict[str, int | str] = {"blocks": 64, "warps": 4, "measured": 'best of 9, "quoted", 41.9 µs'}
 
 
 class ScriptedMeter:
@@ -288,6 +288,14 @@ def test_a_tuning_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The file
+
+
+def test_a_row_of_the_command_is_one_that_is_read_back() -> None:
+    sizes = {"blocks": 16, "warps": 2}
+    text = rewritten(_SHIPPED, "sm_90", {"nf4": {**sizes, "measured": "a\nb\x7f"}})
+    row = tomllib.loads(text)["sm_90"]["nf4"]
+    assert row.pop("measured") == "a?b?"
+    assert Nf4Tiles(**row) == Nf4Tiles(**sizes)
 
 
 def _without(text: str, device_class: str) -> dict[str, Any]:

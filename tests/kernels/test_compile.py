@@ -4,51 +4,45 @@ A target for which the installed Triton cannot build even a trivial kernel is sk
 error of one of ours is a failure.
 """
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import triton
-import triton.language as tl
+from support.kernel_builds import (
+    QUICK,
+    TARGETS,
+    Build,
+    add_one,
+    compile_or_skip,
+    refuse,
+    shared_bytes,
+    tile_row,
+    trivial,
+    why_unbuildable,
+)
+from support.lora_builds import lora_builds
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, CompilationError
-from triton.runtime.errors import PTXASError
+from triton.compiler import CompilationError
 
 from slidepack.kernels.adamw import ADAMW_BLOCK, _adamw_kernel, _squared_norm_kernel
 from slidepack.kernels.gated import _gated_bwd_kernel, _gated_fwd_kernel
 from slidepack.kernels.linear_cross_entropy import _cross_entropy_kernel
-from slidepack.kernels.nf4 import NF4_BLOCK, _dequantise_nf4_kernel
-from slidepack.kernels.rms_norm import _rms_norm_bwd_kernel, _rms_norm_fwd_kernel
+from slidepack.kernels.lora.expand import _expand_kernel
+from slidepack.kernels.lora.outer import _outer_kernel
+from slidepack.kernels.lora.shrink import _shrink_kernel
+from slidepack.kernels.nf4 import _LEVELS, NF4_BLOCK, _dequantise_nf4_kernel
+from slidepack.kernels.rms_norm import (
+    _NARROW_BLOCK,
+    _SUM_COLUMNS,
+    _SUM_ROWS,
+    _rms_norm_bwd_kernel,
+    _rms_norm_fwd_kernel,
+    _rms_norm_sum_kernel,
+)
 from slidepack.kernels.rope import _rope_kernel
 
-TARGETS = [
-    GPUTarget("cuda", 80, 32),
-    GPUTarget("cuda", 86, 32),
-    GPUTarget("cuda", 89, 32),
-    GPUTarget("cuda", 90, 32),
-    GPUTarget("cuda", 120, 32),
-    GPUTarget("hip", "gfx1030", 32),
-    GPUTarget("hip", "gfx1100", 32),
-    GPUTarget("hip", "gfx1201", 32),
-]
-QUICK = {90, "gfx1100"}
-"""Compiled in every run; the others in the long one."""
 
-
-@dataclass(frozen=True)
-class Build:
-    """One kernel in one configuration."""
-
-    name: str
-    kernel: Any
-    signature: dict[str, str]
-    constants: dict[str, Any] = field(default_factory=dict)
-    warps: int = 4
-
-
-def _norms() -> list[Build]:
+def _norms(target: GPUTarget) -> list[Build]:
     pointers = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "sum_ptr", "y_ptr"), "*bf16")
     forward = pointers | {"scale_ptr": "*fp32", "width": "i32", "eps": "fp32"}
     backward = dict.fromkeys(("dy_ptr", "x_ptr", "weight_ptr"), "*bf16") | {
@@ -59,11 +53,17 @@ def _norms() -> list[Build]:
         "rows": "i32",
         "width": "i32",
     }
-    builds = []
+    row = tile_row(target, "rms_norm_backward")
+    sums = {"partial_ptr": "*fp32", "out_ptr": "*bf16", "count": "i32", "width": "i32"}
+    options: dict[str, Any] = {"ROWS": _SUM_ROWS, "BLOCK": _SUM_COLUMNS}
+    builds = [Build("rms_norm_sum", _rms_norm_sum_kernel, sums, options, 8)]
     for block, warps in ((1024, 4), (4096, 8), (16384, 16)):
         for plus_one, residual in ((False, False), (True, True)):
             options = {"PLUS_ONE": plus_one, "BLOCK": block}
             name = f"{block}-{plus_one}-{residual}"
+            # A backward pass without a weight gradient has the sizes of an element-wise kernel.
+            stages = 1 if residual else row["stages"]
+            bwd_warps = row["warps"] if block <= _NARROW_BLOCK and not residual else warps
             builds += [
                 Build(
                     f"rms_norm_fwd-{name}",
@@ -76,14 +76,14 @@ def _norms() -> list[Build]:
                     f"rms_norm_bwd-{name}",
                     _rms_norm_bwd_kernel,
                     backward,
-                    options | {"HAS_DSUM": residual, "WEIGHT_GRAD": not residual},
-                    warps,
+                    options | {"HAS_DSUM": residual, "WEIGHT_GRAD": not residual, "STAGES": stages},
+                    bwd_warps,
                 ),
             ]
     return builds
 
 
-def _elementwise() -> list[Build]:
+def _elementwise(_target: GPUTarget) -> list[Build]:
     strides = dict.fromkeys(("gate_stride", "up_stride"), "i32")
     bf16 = "*bf16"
     builds = []
@@ -116,7 +116,7 @@ def _elementwise() -> list[Build]:
     return builds
 
 
-def _rest() -> list[Build]:
+def _rest(target: GPUTarget) -> list[Build]:
     loss = {
         "logits_ptr": "*bf16",
         "labels_ptr": "*i64",
@@ -149,20 +149,22 @@ def _rest() -> list[Build]:
                 "v_scale_ptr": "*fp32",
                 "scalars_ptr": "*fp32",
                 "elements": "i32",
+                "decayed": "i32",
             } | dict.fromkeys(("beta1", "beta2", "eps"), "fp32")
-            options = {"SPLIT": split, "INT8": moment == "*i8", "BLOCK": ADAMW_BLOCK}
+            options: dict[str, Any] = {"SPLIT": split, "BLOCK": ADAMW_BLOCK}
+            options |= {"INT8": moment == "*i8"}
             name = f"adamw-{gradient}-{split}-{moment}"
             builds.append(Build(name, _adamw_kernel, signature, options))
         norm = {"x_ptr": gradient, "partial_ptr": "*fp32", "elements": "i32"}
         kernel = _squared_norm_kernel
         builds.append(Build(f"squared_norm-{gradient}", kernel, norm, {"BLOCK": 4096}, 8))
-    packed = {"packed_ptr": "*u8", "scale_ptr": "*fp32", "levels_ptr": "*fp32"}
-    packed |= {"out_ptr": "*bf16", "elements": "i32"}
-    options = {"BLOCK": NF4_BLOCK, "PROGRAM": 2048}
-    return [*builds, Build("nf4", _dequantise_nf4_kernel, packed, options, 8)]
+    row = tile_row(target, "nf4")
+    packed = {"packed_ptr": "*u8", "scale_ptr": "*fp32", "out_ptr": "*bf16", "elements": "i32"}
+    options = {"LEVELS": _LEVELS, "HALF": NF4_BLOCK // 2, "BLOCKS": row["blocks"]}
+    return [*builds, Build("nf4", _dequantise_nf4_kernel, packed, options, row["warps"])]
 
 
-BUILDS: list[Callable[[], list[Build]]] = [_norms, _elementwise, _rest]
+BUILDS: list[Callable[[GPUTarget], list[Build]]] = [_norms, _elementwise, _rest, lora_builds]
 
 
 def _parameters() -> list[Any]:
@@ -171,57 +173,26 @@ def _parameters() -> list[Any]:
             build,
             target,
             id=f"{build.name}-{target.arch}",
-            marks=[] if target.arch in QUICK else [pytest.mark.full],
+            marks=[] if target.arch in QUICK and not build.slow else [pytest.mark.full],
         )
         for make in BUILDS
-        for build in make()
         for target in TARGETS
+        for build in make(target)
     ]
 
 
-def _add_one(pointer: tl.tensor, BLOCK: tl.constexpr) -> None:
-    index = tl.arange(0, BLOCK)
-    tl.store(pointer + index, tl.load(pointer + index) + 1.0)
-
-
-def _refuse(pointer: tl.tensor, BLOCK: tl.constexpr) -> None:
-    tl.static_assert(BLOCK < 0, "never")
-
-
-def _trivial(function: Callable[..., None]) -> Build:
-    return Build(function.__name__, triton.jit(function), {"pointer": "*fp32"}, {"BLOCK": 64})
-
-
-def _compile(build: Build, target: GPUTarget) -> bytes:
-    signature = build.signature | dict.fromkeys(build.constants, "constexpr")
-    ordered = {name: signature[name] for name in build.kernel.arg_names}
-    source = ASTSource(fn=build.kernel, signature=ordered, constexprs=build.constants)
-    compiled = triton.compile(source, target=target, options={"num_warps": build.warps})
-    binary: bytes = compiled.asm["cubin" if target.backend == "cuda" else "hsaco"]
-    return binary
-
-
-@functools.cache
-def _why_unbuildable(target: GPUTarget) -> str | None:
-    """Return why the installed Triton builds nothing for a target; None where it does."""
-    try:
-        _compile(_trivial(_add_one), target)
-    except (PTXASError, RuntimeError, OSError) as error:
-        # The whole message may hold a listing of the program.
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-    return None
-
-
-def _compile_or_skip(build: Build, target: GPUTarget) -> bytes:
-    reason = _why_unbuildable(target)
-    if reason is not None:
-        pytest.skip(f"Triton {triton.__version__} builds nothing for {target}: {reason}")
-    return _compile(build, target)
-
-
 @pytest.mark.parametrize(("build", "target"), _parameters())
-def test_compiles(build: Build, target: GPUTarget) -> None:
-    assert len(_compile_or_skip(build, target)) > 0
+def test_compiles_and_fits(build: Build, target: GPUTarget) -> None:
+    compiled = compile_or_skip(build, target)
+    assert len(compiled.asm["cubin" if target.backend == "cuda" else "hsaco"]) > 0
+    assert compiled.metadata.shared <= shared_bytes(target)
+
+
+@pytest.mark.parametrize("kernel", [_shrink_kernel, _expand_kernel, _outer_kernel])
+def test_every_site_of_dropout_runs_one_program(kernel: Any) -> None:
+    # Triton would make a constant of a 1, which then has no dtype, and a program of its own of 16.
+    (site,) = (parameter for parameter in kernel.params if parameter.name == "site")
+    assert site.do_not_specialize
 
 
 @pytest.mark.parametrize(
@@ -235,12 +206,12 @@ def test_compiles(build: Build, target: GPUTarget) -> None:
 )
 def test_a_target_that_cannot_be_built_is_skipped_by_name(target: GPUTarget, reason: str) -> None:
     with pytest.raises(pytest.skip.Exception) as skipped:
-        _compile_or_skip(_trivial(_add_one), target)
+        compile_or_skip(trivial(add_one), target)
     assert f"{target.arch}" in str(skipped.value)
     assert reason in str(skipped.value)
 
 
 def test_an_error_of_a_kernel_is_no_skip() -> None:
-    target = next(target for target in TARGETS if _why_unbuildable(target) is None)
+    target = next(target for target in TARGETS if why_unbuildable(target) is None)
     with pytest.raises(CompilationError):
-        _compile_or_skip(_trivial(_refuse), target)
+        compile_or_skip(trivial(refuse), target)

@@ -88,12 +88,7 @@ def _inputs() -> dict[str, Tensor]:
     }
 
 
-DIVIDED = pytest.mark.xfail(strict=True, reason="quantise_nf4 divides by the scale")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[DIVIDED] if n == "ties-of-61" else []) for n in WRITTEN]
-)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_block_is_written_as_bitsandbytes_writes_it(name: str) -> None:
     packed, scales = quantise_nf4(_inputs()[name])
     expected, scale = WRITTEN[name]

@@ -28,20 +28,6 @@ _OUTER |= _TABLES | _DROPOUT
 _OUTER |= dict.fromkeys(("s_stride", "x_stride", "slot_stride", "slot_row"), "i32")
 
 
-def _build(
-    name: str,
-    kernel: Any,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    warps: int,
-    *,
-    slow: bool,
-) -> Build:
-    """Where the tables are even, what the launcher passes is a multiple of 16, but the site."""
-    aligned = tuple(key for key in signature if key != "site" and constants["EVEN"])
-    return Build(name, kernel, signature, constants, warps, aligned, slow)
-
-
 def lora_builds(target: GPUTarget) -> list[Build]:
     """Return the builds for a target, in the sizes that the tile table has for it."""
     row = tile_row(target, "lora")
@@ -56,13 +42,17 @@ def lora_builds(target: GPUTarget) -> list[Build]:
 
 def _of(sizes: LoraTiles, buckets: int, *, dropout: bool, even: bool) -> list[Build]:
     name = f"{buckets}{'-dropout' * dropout}{'-even' * even}"
-    flags: dict[str, Any] = {"BUCKETS": buckets, "EVEN": even, "RANK8": even, "DROPOUT": dropout}
+    flags: dict[str, Any] = {"BUCKETS": buckets, "EVEN": even, "DROPOUT": dropout}
+    # Small ranks that are no multiple of 8 meet even widths.
+    flags |= {"RANK8": even and not (dropout and buckets == 1)}
     # Without dropout, each kernel runs scaled one way and unscaled the other.
     flags |= {"SCALED": dropout or even}
-    slow = dropout and buckets == 4
+    # The largest builds take minutes for all targets.
+    slow = buckets == 4 and (dropout or not even)
     shrink = {"BM": sizes.row_tile, "BK": sizes.shrink_columns, "SPLIT": SPLIT}
     expand: dict[str, Any] = {"BM": sizes.row_tile, "BN": sizes.expand_columns}
-    expand |= {"SPAN": sizes.expand_span, "LONG": buckets == 4, "ADD": not even}
+    expand |= {"SPAN": sizes.expand_span, "LONG": buckets == 4 and not (dropout and even)}
+    expand |= {"ADD": not even}
     outer = {"BT": sizes.outer_tokens, "BN": sizes.outer_columns, "ADD": not even}
     stages = (sizes.shrink_stages, sizes.expand_stages, sizes.outer_stages)
     constants = [
@@ -70,21 +60,23 @@ def _of(sizes: LoraTiles, buckets: int, *, dropout: bool, even: bool) -> list[Bu
         for mine, count in zip((shrink, expand, outer), stages, strict=True)
     ]
     planes = _SHRINK if even else _SHRINK | {"out_ptr": "*fp32"}
-    shrunk = constants[0]
-    warps = sizes.shrink_warps
+    kernels = (
+        ("shrink", _shrink_kernel, planes, sizes.shrink_warps),
+        ("expand", _expand_kernel, _EXPAND, sizes.expand_warps),
+        ("outer", _outer_kernel, _OUTER, sizes.outer_warps),
+    )
     return [
-        _build(f"lora_shrink-{name}", _shrink_kernel, planes, shrunk, warps, slow=slow),
-        _build(
-            f"lora_expand-{name}",
-            _expand_kernel,
-            _EXPAND,
-            constants[1],
-            sizes.expand_warps,
-            slow=slow,
-        ),
-        _build(
-            f"lora_outer-{name}", _outer_kernel, _OUTER, constants[2], sizes.outer_warps, slow=slow
-        ),
+        # Where the tables are even, the launcher passes multiples of 16, but for the site.
+        Build(
+            f"lora_{verb}-{name}",
+            kernel,
+            signature,
+            options,
+            warps,
+            tuple(key for key in signature if key != "site" and even),
+            slow,
+        )
+        for (verb, kernel, signature, warps), options in zip(kernels, constants, strict=True)
     ]
 
 

@@ -18,11 +18,11 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.optimizer import optimizer_step
 from slidepack.engine.model.batch import pack_rows
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import random_decoder
 from slidepack.engine.shape import ModelShape, RopeShape
 from slidepack.engine.sliding.driver import Driver
 from slidepack.engine.tune.run import bench_tune
-from slidepack.kernels import choose_attention
 
 _LLAMA3_ROPE: Final = RopeShape(
     kind="llama3", theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0
@@ -76,7 +76,7 @@ def bench_lora(
     arena = LoraArena(shape, LoraMethod(rank=rank), place)
     arena.initialise(0)
     policies: tuple[ActivationPolicy, ...] = tuple("keep" for _ in range(shape.num_layers))
-    choice = choose_attention(place, dtype, shape.head_dim)
+    choice = layer_attention(shape, place, dtype)
     driver = Driver(decoder, arena, choice, policies)
     generator = torch.Generator().manual_seed(0)
     rows = [

@@ -5,33 +5,50 @@ Torch-free, so that the daemon can say what a model needs without loading it.
 
 import math
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.families.fields import (
+    GarbledError,
+    UnsupportedError,
+    flag,
+    optional_positive,
+    positive,
+    size,
+)
+from slidepack.engine.families.rope import RopeShape, read_ropes
+from slidepack.engine.families.table import FAMILIES, Activation, Family
+from slidepack.engine.families.windows import layer_windows
 
-SUPPORTED_ARCHITECTURES: Final = ("LlamaForCausalLM",)
+__all__ = [
+    "PICKLE_SUFFIXES",
+    "SUPPORTED_ARCHITECTURES",
+    "ModelShape",
+    "RopeShape",
+    "read_shape",
+    "refuse_pickles",
+    "shape_from_config",
+]
+
+SUPPORTED_ARCHITECTURES: Final = tuple(FAMILIES)
 
 _MOST_LAYERS: Final = 10_000
-_LARGEST_SIZE: Final = (1 << 31) - 1
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 """Names under which weights are kept as pickles."""
-
-
-class RopeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding (Su et al., arXiv 2104.09864) and its long-context variant."""
-
-    kind: Literal["default", "llama3"]
-    theta: float
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
+_ACTIVATIONS: Final[dict[str, Activation]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a Llama-type decoder."""
+    """Sizes of a decoder, and which of the families' parts it has.
+
+    All layers have the same tensors; window and rotation alone differ from layer to layer.
+    """
 
     architecture: str
     num_layers: int
@@ -44,7 +61,27 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     max_positions: int
     rms_eps: float
     rope: RopeShape
+    sliding_rope: RopeShape | None = None
+    """Of the layers with a window (Gemma 3); None: they rotate as the others do."""
     tied_head: bool
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    """Queries and keys are normed, head by head, before the rotation."""
+    norm_plus_one: bool = False
+    """Norms scale by 1 + weight."""
+    sandwich_norms: bool = False
+    """Attention's and feed-forward's outputs are normed before they are added (four norms)."""
+    activation: Activation = "silu"
+    embed_scale: float = 1.0
+    """The embedding is multiplied by this, rounded to its dtype."""
+    attention_scale: float | None = None
+    """Of the scores; None is 1 / sqrt(head size)."""
+    attention_soft_cap: float | None = None
+    final_soft_cap: float | None = None
+    """Bound of the logits."""
+    layer_windows: tuple[int | None, ...] = ()
+    """For each layer, tokens that a token sees, itself among them; None is all before it. Empty
+    where no layer has a window."""
 
     @property
     def q_width(self) -> int:
@@ -56,23 +93,42 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         """Output width of k_proj and of v_proj."""
         return self.num_kv_heads * self.head_dim
 
+    def window_of(self, layer: int) -> int | None:
+        """Return how many tokens a token sees at a layer, itself among them; None is all."""
+        return self.layer_windows[layer] if self.layer_windows else None
+
     def layer_tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the tensors of one decoder layer in flat-buffer order, in Hugging Face's names.
 
-        q, k, v and gate, up are neighbours, so that one matrix product can serve each group.
+        q, k, v (weights, and biases) and gate, up are neighbours, so that one matrix product can
+        serve each group. What weight decay spares, biases and norms, comes last.
         """
         hidden, ffn = self.hidden, self.ffn
-        return {
-            "input_layernorm.weight": (hidden,),
-            "self_attn.q_proj.weight": (self.q_width, hidden),
-            "self_attn.k_proj.weight": (self.kv_width, hidden),
-            "self_attn.v_proj.weight": (self.kv_width, hidden),
-            "self_attn.o_proj.weight": (hidden, self.q_width),
-            "post_attention_layernorm.weight": (hidden,),
-            "mlp.gate_proj.weight": (ffn, hidden),
-            "mlp.up_proj.weight": (ffn, hidden),
-            "mlp.down_proj.weight": (hidden, ffn),
+        projections = {"q": self.q_width, "k": self.kv_width, "v": self.kv_width}
+        shapes: dict[str, tuple[int, ...]] = {
+            f"self_attn.{letter}_proj.weight": (width, hidden)
+            for letter, width in projections.items()
         }
+        shapes["self_attn.o_proj.weight"] = (hidden, self.q_width)
+        shapes["mlp.gate_proj.weight"] = (ffn, hidden)
+        shapes["mlp.up_proj.weight"] = (ffn, hidden)
+        shapes["mlp.down_proj.weight"] = (hidden, ffn)
+        if self.qkv_bias:
+            for letter, width in projections.items():
+                shapes[f"self_attn.{letter}_proj.bias"] = (width,)
+        if self.qk_norm:
+            shapes["self_attn.q_norm.weight"] = (self.head_dim,)
+            shapes["self_attn.k_norm.weight"] = (self.head_dim,)
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if self.sandwich_norms:
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        return shapes | {f"{norm}.weight": (hidden,) for norm in norms}
+
+    @property
+    def layer_decayed_params(self) -> int:
+        """Parameters of a layer that weight decay acts on: its matrices, which come first."""
+        shapes = self.layer_tensor_shapes().values()
+        return sum(math.prod(shape) for shape in shapes if len(shape) == 2)
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor of the checkpoint, in Hugging Face's names."""
@@ -90,7 +146,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layer_params(self) -> int:
         """Parameters of one decoder layer."""
-        return sum(_product(shape) for shape in self.layer_tensor_shapes().values())
+        return sum(math.prod(shape) for shape in self.layer_tensor_shapes().values())
 
     @property
     def total_params(self) -> int:
@@ -101,7 +157,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     def linear_shape(self, target: str) -> tuple[int, int]:
         """Return (out, in) of a decoder linear by PEFT's name, e.g. `q_proj`."""
         for name, shape in self.layer_tensor_shapes().items():
-            if name.split(".")[-2] == target:
+            if name.endswith(f".{target}.weight"):
                 return (shape[0], shape[1])
         raise KeyError(target)
 
@@ -160,68 +216,16 @@ def shape_from_config(config: dict[str, Any], folder: Path) -> ModelShape:
         SlidepackError: MODEL-UNSUPPORTED or MODEL-NOT-A-MODEL.
     """
     architecture = _architecture(config, folder)
-    if config.get("auto_map"):
-        raise _unsupported(folder, "it wants to run its own code (auto_map in config.json)")
-    for flag in ("attention_bias", "mlp_bias"):
-        if config.get(flag):
-            raise _unsupported(folder, f"{flag} is set")
-    if config.get("quantization_config"):
-        raise _unsupported(folder, "its weights are quantised (quantization_config)")
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise _unsupported(folder, f"its activation is {config['hidden_act']}, not silu")
+    family = FAMILIES[architecture]
     try:
-        heads = _size(config, "num_attention_heads")
-        hidden = _size(config, "hidden_size")
-        shape = ModelShape(
-            architecture=architecture,
-            num_layers=_size(config, "num_hidden_layers", most=_MOST_LAYERS),
-            hidden=hidden,
-            ffn=_size(config, "intermediate_size"),
-            num_heads=heads,
-            num_kv_heads=_size(config, "num_key_value_heads", default=heads),
-            head_dim=_size(config, "head_dim", default=hidden // heads),
-            vocab=_size(config, "vocab_size"),
-            max_positions=_size(config, "max_position_embeddings", default=2048),
-            rms_eps=_positive(config, "rms_norm_eps", default=1e-6),
-            rope=_rope(config, folder),
-            tied_head=_flag(config, "tie_word_embeddings"),
-        )
-    except _GarbledError as error:
+        _refuse_variants(config, family)
+        shape = _shape(config, architecture, family)
+    except UnsupportedError as error:
+        raise _unsupported(folder, str(error)) from error
+    except GarbledError as error:
         raise _not_a_model(folder, f"config.json: {error}") from error
     _check_sizes(shape, folder)
     return shape
-
-
-class _GarbledError(Exception):
-    """A field of the config is missing or holds what it cannot."""
-
-
-def _size(
-    config: dict[str, Any], name: str, *, default: int | None = None, most: int = _LARGEST_SIZE
-) -> int:
-    value = default if config.get(name) is None else config[name]
-    if value is None:
-        raise _GarbledError(f"{name} is missing")
-    # bool is an int to Python.
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise _GarbledError(f"{name} is {value!r}, not a whole number from 1 to {most}")
-    return value
-
-
-def _positive(config: dict[str, Any], name: str, *, default: float | None = None) -> float:
-    value = default if config.get(name) is None else config[name]
-    if value is None:
-        raise _GarbledError(f"{name} is missing")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise _GarbledError(f"{name} is {value!r}, not a number above 0")
-    return float(value)
-
-
-def _flag(config: dict[str, Any], name: str) -> bool:
-    value = config.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise _GarbledError(f"{name} is {value!r}, not true or false")
-    return bool(value)
 
 
 def _architecture(config: dict[str, Any], folder: Path) -> str:
@@ -234,26 +238,68 @@ def _architecture(config: dict[str, Any], folder: Path) -> str:
     return str(supported[0])
 
 
-def _rope(config: dict[str, Any], folder: Path) -> RopeShape:
-    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta` beside `rope_scaling`.
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise _GarbledError(f"the rotary scaling is {scaling!r}, not an object")
-    theta = _positive(config, "rope_theta", default=10000.0)
-    theta = _positive(scaling, "rope_theta", default=theta)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return RopeShape(kind="default", theta=theta)
-    if kind == "llama3":
-        return RopeShape(
-            kind="llama3",
-            theta=theta,
-            factor=_positive(scaling, "factor"),
-            low_freq_factor=_positive(scaling, "low_freq_factor"),
-            high_freq_factor=_positive(scaling, "high_freq_factor"),
-            original_max_position=_size(scaling, "original_max_position_embeddings"),
+def _refuse_variants(config: dict[str, Any], family: Family) -> None:
+    if config.get("auto_map"):
+        raise UnsupportedError("it wants to run its own code (auto_map in config.json)")
+    if config.get("quantization_config"):
+        raise UnsupportedError("its weights are quantised (quantization_config)")
+    flags = ["attention_bias", "mlp_bias", "use_bidirectional_attention"]
+    if family.attention_soft_cap is None:
+        flags.append("attn_logit_softcapping")
+    for name in flags:
+        if config.get(name):
+            raise UnsupportedError(f"{name} is set")
+    named = config.get(family.activation_field)
+    if named is not None and _ACTIVATIONS.get(str(named)) != family.activation:
+        raise UnsupportedError(f"its activation is {named}, not {family.activation}")
+
+
+def _shape(config: dict[str, Any], architecture: str, family: Family) -> ModelShape:
+    heads = size(config, "num_attention_heads")
+    hidden = size(config, "hidden_size")
+    layers = size(config, "num_hidden_layers", most=_MOST_LAYERS)
+    rope, sliding_rope = read_ropes(config, family)
+    scale = attention_cap = final_cap = None
+    if family.query_scalar is not None:
+        scale = positive(config, "query_pre_attn_scalar", default=family.query_scalar) ** -0.5
+        attention_cap, final_cap = (
+            optional_positive(config, f"{part}_logit_softcapping", default=default)
+            for part, default in (
+                ("attn", family.attention_soft_cap),
+                ("final", family.final_soft_cap),
+            )
         )
-    raise _unsupported(folder, f"its rotary scaling is {kind}; default and llama3 are known")
+    return ModelShape(
+        architecture=architecture,
+        num_layers=layers,
+        hidden=hidden,
+        ffn=size(config, "intermediate_size"),
+        num_heads=heads,
+        num_kv_heads=_kv_heads(config, family, heads),
+        head_dim=size(config, "head_dim", default=family.head_dim or hidden // heads),
+        vocab=size(config, "vocab_size"),
+        max_positions=size(config, "max_position_embeddings", default=family.max_positions),
+        rms_eps=positive(config, "rms_norm_eps", default=1e-6),
+        rope=rope,
+        sliding_rope=sliding_rope,
+        tied_head=flag(config, "tie_word_embeddings", default=family.tied_head),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        norm_plus_one=family.norm_plus_one,
+        sandwich_norms=family.sandwich_norms,
+        activation=family.activation,
+        embed_scale=hidden**0.5 if family.scaled_embedding else 1.0,
+        attention_scale=scale,
+        attention_soft_cap=attention_cap,
+        final_soft_cap=final_cap,
+        layer_windows=layer_windows(config, family, layers),
+    )
+
+
+def _kv_heads(config: dict[str, Any], family: Family, heads: int) -> int:
+    # null says as many as heads; a config without the field, the family's default.
+    missing = heads if "num_key_value_heads" in config else family.kv_heads or heads
+    return size(config, "num_key_value_heads", default=missing)
 
 
 def _check_sizes(shape: ModelShape, folder: Path) -> None:
@@ -263,13 +309,6 @@ def _check_sizes(shape: ModelShape, folder: Path) -> None:
         )
     if shape.head_dim % 2:
         raise _unsupported(folder, f"its head size is odd ({shape.head_dim})")
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def _not_a_model(folder: Path, why: str) -> SlidepackError:

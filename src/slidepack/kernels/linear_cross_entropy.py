@@ -135,6 +135,7 @@ def linear_cross_entropy(
     hidden_grad: bool = True,
     head_grad: bool = False,
     none_ignored: bool = False,
+    add_to: Tensor | None = None,
 ) -> HeadLoss:
     """Weighted cross entropy of a linear head, and the gradients of its sum.
 
@@ -158,6 +159,8 @@ def linear_cross_entropy(
         head_grad: whether that of the head is wanted; summed in fp32.
         none_ignored: the caller knows that no label is -100; finding those out makes the host wait
             for the device.
+        add_to: [V, D], contiguous, in the dtype of the head's gradient, which is added to it and
+            returned in it.
 
     Returns:
         Losses, and the gradients asked for.
@@ -165,11 +168,15 @@ def linear_cross_entropy(
     Raises:
         ValueError: shapes or dtypes do not fit.
     """
-    _check(hidden_SD, head_VD, labels_S, weights_S)
+    _check(hidden_SD, head_VD, labels_S, weights_S, add_to)
     wide = torch.promote_types(hidden_SD.dtype, torch.float32)
     weights = torch.ones_like(labels_S, dtype=wide) if weights_S is None else weights_S.to(wide)
     run = functools.partial(
-        _compact, soft_cap=soft_cap, hidden_grad=hidden_grad, head_grad=head_grad
+        _compact,
+        soft_cap=soft_cap,
+        hidden_grad=hidden_grad,
+        head_grad=head_grad,
+        add_to=add_to,
     )
     if none_ignored:
         return run(hidden_SD, head_VD, labels_S, weights)
@@ -193,6 +200,7 @@ def _compact(
     soft_cap: float | None,
     hidden_grad: bool,
     head_grad: bool,
+    add_to: Tensor | None,
 ) -> HeadLoss:
     """Loss and gradients of tokens that all count."""
     tokens, vocab = hidden.shape[0], head.shape[0]
@@ -200,6 +208,8 @@ def _compact(
     d_hidden = torch.empty_like(hidden) if hidden_grad else None
     d_head = None
     if head_grad:
+        d_head = add_to
+    if head_grad and d_head is None:
         d_head = torch.zeros(head.shape, dtype=weights.dtype, device=head.device)
     limit = _CHUNK_ELEMENTS if hidden.is_cuda else _CPU_CHUNK_ELEMENTS
     chunk = min(tokens, max(1, limit // vocab))
@@ -241,7 +251,9 @@ def _add_head_grad(d_head: Tensor, d_logits: Tensor, hidden: Tensor) -> None:
         d_head.addmm_(d_logits.T.to(d_head.dtype), hidden.to(d_head.dtype))
 
 
-def _check(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+def _check(
+    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor | None, add_to: Tensor | None
+) -> None:
     if hidden.ndim != 2:
         raise ValueError(f"hidden is {tuple(hidden.shape)}, not [S, D]")
     tokens, width = hidden.shape
@@ -255,4 +267,9 @@ def _check(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor | None)
     if weights is not None and (weights.shape != (tokens,) or not weights.is_floating_point()):
         raise ValueError(
             f"weights are {tuple(weights.shape)} {weights.dtype}, not ({tokens},) floating point"
+        )
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    if add_to is not None and (add_to.shape != head.shape or add_to.dtype != wide):
+        raise ValueError(
+            f"add_to is {tuple(add_to.shape)} {add_to.dtype}, not {tuple(head.shape)} {wide}"
         )

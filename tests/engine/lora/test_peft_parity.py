@@ -14,9 +14,9 @@ from slidepack.engine.contract.job import LORA_TARGETS, LoraMethod, OptimSpec
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.optimizer import optimizer_step, warmup_steps
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.sliding.driver import Driver
-from slidepack.kernels import choose_attention
 
 CPU = torch.device("cpu")
 STEPS = 10
@@ -72,7 +72,9 @@ def _train_both(
     decoder = load_decoder(folder, CPU, dtype)
     arena = LoraArena(decoder.shape, method, CPU, dtype)
     arena.initialise(seed=5)
-    driver = Driver(decoder, arena, choose_attention(CPU, dtype, 12), ("recompute", "keep", "keep"))
+    driver = Driver(
+        decoder, arena, layer_attention(decoder.shape, CPU, dtype), ("recompute", "keep", "keep")
+    )
     model = _peft_model(folder, arena, dtype)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(

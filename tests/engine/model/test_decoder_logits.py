@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.tokenizer import load_tokenizer
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.sliding.driver import Driver
-from slidepack.kernels import choose_attention
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,9 @@ def test_logits_equal_transformers_on_random_llamas(
     judge = tiny_llama(tmp_path, kv_heads=kv_heads, tied=tied)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((7, 1, 23, 64), decoder.shape.vocab)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float32, 12), ("keep",) * 3)
+    driver = Driver(
+        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
+    )
     (batch,) = packed(decoder, rows)
     ours = driver.logits(batch)
     for row, (start, end) in zip(rows, itertools.pairwise(batch.segments.bounds), strict=True):
@@ -58,7 +60,9 @@ def test_llama3_rope_scaling_equals_transformers(tmp_path: Path, factor: float) 
     judge.save_pretrained(tmp_path)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((300,), 97)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float32, 12), ("keep",) * 2)
+    driver = Driver(
+        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 2
+    )
     ours = driver.logits(packed(decoder, rows)[0])
     theirs = judge(torch.tensor([rows[0].ids])).logits[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
@@ -80,7 +84,7 @@ def test_logits_equal_transformers_on_the_demo_model(smollm2_folder: Path) -> No
     driver = Driver(
         decoder,
         None,
-        choose_attention(CPU, torch.float32, decoder.shape.head_dim),
+        layer_attention(decoder.shape, CPU, decoder.dtype),
         tuple("keep" for _ in range(decoder.shape.num_layers)),
     )
     (batch,) = packed(decoder, rows)

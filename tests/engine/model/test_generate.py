@@ -8,11 +8,15 @@ from support.packing import random_rows
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.model.generate import generate_greedy
+from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
+from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import load_decoder
-from slidepack.kernels import choose_attention
 
 CPU = torch.device("cpu")
-CHOICE = choose_attention(CPU, torch.float32, 12)
+
+
+def _attention(decoder: Decoder) -> LayerAttention:
+    return layer_attention(decoder.shape, CPU, decoder.dtype)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 4])
@@ -21,7 +25,7 @@ def test_greedy_answers_equal_transformers(tmp_path: Path, kv_heads: int) -> Non
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     prompts = [row.ids for row in random_rows((5, 1, 19), decoder.shape.vocab)]
     ours = generate_greedy(
-        decoder, None, CHOICE, prompts, max_new_tokens=24, stop_ids=frozenset({1})
+        decoder, None, _attention(decoder), prompts, max_new_tokens=24, stop_ids=frozenset({1})
     )
     for prompt, answer in zip(prompts, ours, strict=True):
         ids = torch.tensor([prompt])
@@ -36,10 +40,12 @@ def test_an_answer_ends_at_a_stop_id_and_the_others_go_on(tmp_path: Path) -> Non
     tiny_llama(tmp_path, kv_heads=2, tied=True)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     prompts = [row.ids for row in random_rows((6, 8), decoder.shape.vocab)]
-    free = generate_greedy(decoder, None, CHOICE, prompts, max_new_tokens=12, stop_ids=frozenset())
+    free = generate_greedy(
+        decoder, None, _attention(decoder), prompts, max_new_tokens=12, stop_ids=frozenset()
+    )
     stop = free[0][4]
     cut = generate_greedy(
-        decoder, None, CHOICE, prompts, max_new_tokens=12, stop_ids=frozenset({stop})
+        decoder, None, _attention(decoder), prompts, max_new_tokens=12, stop_ids=frozenset({stop})
     )
     for answer, whole in zip(cut, free, strict=True):
         assert answer == (whole[: whole.index(stop)] if stop in whole else whole)
@@ -54,7 +60,7 @@ def test_the_adapter_changes_the_answer(tmp_path: Path) -> None:
 
     def answer(lane: LoraArena | None) -> list[list[int]]:
         return generate_greedy(
-            decoder, lane, CHOICE, prompts, max_new_tokens=8, stop_ids=frozenset()
+            decoder, lane, _attention(decoder), prompts, max_new_tokens=8, stop_ids=frozenset()
         )
 
     assert answer(arena) == answer(None), "B is zero, so the lane changes nothing yet"

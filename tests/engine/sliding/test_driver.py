@@ -8,10 +8,10 @@ from support.packing import packed, random_rows
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.sliding.driver import Driver, LossSum
-from slidepack.kernels import choose_attention
 
 CPU = torch.device("cpu")
 LENGTHS = (9, 30, 4, 17, 1, 12)
@@ -36,9 +36,7 @@ def _gradient(
     with torch.no_grad():
         # B is zero at the start, which would hide every gradient of A.
         arena.params.add_(0.05)
-    driver = Driver(
-        decoder, arena, choose_attention(CPU, decoder.dtype, decoder.shape.head_dim), policies
-    )
+    driver = Driver(decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), policies)
     rows = random_rows(LENGTHS, decoder.shape.vocab)
     loss = driver.train_step(packed(decoder, rows, max_tokens), (7, 0))
     return loss, arena.grads
@@ -72,7 +70,9 @@ def test_gradient_equals_finite_differences(folder: Path) -> None:
     arena.initialise(3)
     with torch.no_grad():
         arena.params.add_(0.05)
-    driver = Driver(decoder, arena, choose_attention(CPU, torch.float64, 12), ("recompute",) * 3)
+    driver = Driver(
+        decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), ("recompute",) * 3
+    )
     batches = packed(decoder, random_rows((9, 14), decoder.shape.vocab))
     driver.train_step(batches, (0, 0))
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +91,9 @@ def test_gradient_equals_finite_differences(folder: Path) -> None:
 
 def test_rows_of_a_pack_do_not_see_each_other(folder: Path) -> None:
     decoder = load_decoder(folder, CPU, torch.float64)
-    driver = Driver(decoder, None, choose_attention(CPU, torch.float64, 12), ("keep",) * 3)
+    driver = Driver(
+        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
+    )
     rows = random_rows(LENGTHS, decoder.shape.vocab)
     (together,) = packed(decoder, rows)
     logits = driver.logits(together)
@@ -107,7 +109,9 @@ def test_evaluation_uses_no_dropout_and_is_repeatable(folder: Path) -> None:
     arena.initialise(3)
     with torch.no_grad():
         arena.params.add_(0.05)
-    driver = Driver(decoder, arena, choose_attention(CPU, torch.float32, 12), ("keep",) * 3)
+    driver = Driver(
+        decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
+    )
     batches = packed(decoder, random_rows(LENGTHS, decoder.shape.vocab))
     assert driver.evaluate(batches) == driver.evaluate(batches)
 
@@ -129,7 +133,7 @@ def test_a_stop_in_the_middle_of_a_step_leaves_the_parameters_alone(folder: Path
             if calls == limit:
                 raise InterruptedError
 
-        choice = choose_attention(CPU, torch.float32, decoder.shape.head_dim)
+        choice = layer_attention(decoder.shape, CPU, decoder.dtype)
         driver = Driver(decoder, arena, choice, ("keep",) * 3, check)
         with pytest.raises(InterruptedError):
             driver.train_step(batches, (0, 0))
@@ -138,7 +142,7 @@ def test_a_stop_in_the_middle_of_a_step_leaves_the_parameters_alone(folder: Path
 
 def test_unknown_policies_are_refused(folder: Path) -> None:
     decoder = load_decoder(folder, CPU, torch.float32)
-    choice = choose_attention(CPU, torch.float32, 12)
+    choice = layer_attention(decoder.shape, CPU, decoder.dtype)
     with pytest.raises(ValueError, match="2 activation policies for 3 layers"):
         Driver(decoder, None, choice, ("keep",) * 2)
     with pytest.raises(ValueError, match="offload"):

@@ -37,9 +37,9 @@ from slidepack.engine.contract.events import (
 from slidepack.engine.contract.job import EvalSpec, LoraMethod, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.sliding.driver import Driver
-from slidepack.kernels import choose_attention
 
 Curve = list[tuple[int, float | None, float | None, float]]
 
@@ -106,7 +106,7 @@ def test_peft_loads_the_result_and_gives_the_workers_logits(base: Path, whole: R
     driver = Driver(
         decoder,
         arena,
-        choose_attention(decoder.device, decoder.dtype, decoder.shape.head_dim),
+        layer_attention(decoder.shape, decoder.device, decoder.dtype),
         ("keep",) * 3,
     )
     rows = random_rows((21,), decoder.shape.vocab)

@@ -199,5 +199,5 @@ def _unsupported(folder: Path, why: str) -> SlidepackError:
         "MODEL-UNSUPPORTED",
         "This model is not supported yet.",
         why=f"{folder}: {why}",
-        fix="Choose a Llama-type model with plain fp32, fp16 or bf16 weights.",
+        fix="Choose a model with plain fp32, fp16 or bf16 weights and no code of its own.",
     )

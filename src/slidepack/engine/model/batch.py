@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.model.rope import rope_tables
+from slidepack.engine.model.rope import RopeTables, rope_tables
 from slidepack.engine.shape import ModelShape
 from slidepack.kernels import Segments
 
@@ -18,9 +18,7 @@ class PackedBatch:
 
     ids: Tensor
     """[T] int64."""
-    cos: Tensor
-    """[T, head size]."""
-    sin: Tensor
+    rope: RopeTables
     segments: Segments
     predicting: Tensor
     """[S] int64: positions whose next token the loss counts."""
@@ -57,11 +55,9 @@ def pack_rows(
                 predicting.append(start + index - 1)
                 labels.append(row.ids[index])
         bounds.append(start + len(row.ids))
-    cos, sin = rope_tables(shape, torch.tensor(positions, device=device), dtype)
     return PackedBatch(
         ids=torch.tensor(ids, dtype=torch.int64, device=device),
-        cos=cos,
-        sin=sin,
+        rope=rope_tables(shape, torch.tensor(positions, device=device), dtype),
         segments=Segments(
             bounds=tuple(bounds),
             cu_seqlens=torch.tensor(bounds, dtype=torch.int32, device=device),

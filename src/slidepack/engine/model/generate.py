@@ -10,9 +10,11 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LaneLayer, LoraArena
 from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.decoder import AttentionFunction, decoder_layer
+from slidepack.engine.model.ends import embed, final_hidden, head_logits
+from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
-from slidepack.engine.model.rope import rope_tables
-from slidepack.kernels import AttentionChoice, Segments, attention, rms_norm
+from slidepack.engine.model.rope import RopeTables, rope_tables
+from slidepack.kernels import AttentionChoice, Segments, attention
 
 
 class _Cache:
@@ -32,28 +34,51 @@ class _Cache:
             self.keys[layer][index, : end - start] = k[start:end]
             self.values[layer][index, : end - start] = v[start:end]
 
-    def attend_one(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Append one token a sequence and attend to all of its past; q [B, N, H], k [B, K, H]."""
+    def attend_one(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, choice: AttentionChoice
+    ) -> Tensor:
+        """Append one token a sequence and attend to its past; q [B, N, H], k [B, K, H]."""
         keys, values = self.keys[layer], self.values[layer]
         rows = torch.arange(q.shape[0], device=q.device)
         keys[rows, self.lengths] = k
         values[rows, self.lengths] = v
-        group = q.shape[1] // k.shape[1]
-        visible = torch.arange(keys.shape[1], device=q.device) <= self.lengths[:, None]
-        output = torch.nn.functional.scaled_dot_product_attention(
-            q[:, :, None],
-            keys.transpose(1, 2).repeat_interleave(group, dim=1),
-            values.transpose(1, 2).repeat_interleave(group, dim=1),
-            attn_mask=visible[:, None, None],
-        )
-        return output[:, :, 0]
+        places = torch.arange(keys.shape[1], device=q.device)
+        visible = places <= self.lengths[:, None]
+        if choice.window is not None:
+            visible &= places > self.lengths[:, None] - choice.window
+        return _attend_cached(q, keys, values, visible, choice)
+
+
+def _attend_cached(
+    q_BNH: Tensor,
+    keys_BCKH: Tensor,
+    values_BCKH: Tensor,
+    visible_BC: Tensor,
+    choice: AttentionChoice,
+) -> Tensor:
+    """Attend from one token a sequence to the `C` places of its cache that it sees."""
+    group = q_BNH.shape[1] // keys_BCKH.shape[2]
+    q = q_BNH[:, :, None]
+    keys = keys_BCKH.transpose(1, 2).repeat_interleave(group, dim=1)
+    values = values_BCKH.transpose(1, 2).repeat_interleave(group, dim=1)
+    mask = visible_BC[:, None, None]
+    cap = choice.soft_cap
+    if cap is None:
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask, scale=choice.scale
+        )[:, :, 0]
+    # torch's attention has no soft cap.
+    scale = q.shape[-1] ** -0.5 if choice.scale is None else choice.scale
+    scores = (q @ keys.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    scores = (cap * torch.tanh(scores / cap)).masked_fill(~mask, float("-inf"))
+    return (torch.softmax(scores, dim=-1).to(q.dtype) @ values)[:, :, 0]
 
 
 @torch.no_grad()
 def generate_greedy(
     decoder: Decoder,
     arena: LoraArena | None,
-    choice: AttentionChoice,
+    choices: LayerAttention,
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
@@ -65,7 +90,7 @@ def generate_greedy(
     Args:
         decoder: the base model.
         arena: the lane, or None for the bare base.
-        choice: attention path of the prompt pass.
+        choices: what each layer's attention computes; its path is the prompt pass's.
         prompts: token ids, each non-empty.
         max_new_tokens: bound of each answer.
         stop_ids: ids that end an answer; not part of it.
@@ -75,7 +100,7 @@ def generate_greedy(
         The new ids of each prompt.
     """
     cache = _Cache(decoder, prompts, max_new_tokens)
-    logits = _prompt_pass(decoder, arena, choice, prompts, cache)
+    logits = _prompt_pass(decoder, arena, choices, prompts, cache)
     answers: list[list[int]] = [[] for _ in prompts]
     open_answers = set(range(len(prompts)))
     for remaining in reversed(range(max_new_tokens)):
@@ -90,14 +115,14 @@ def generate_greedy(
                 answers[index].append(token)
         if not open_answers or not remaining:
             break
-        logits = _token_pass(decoder, arena, chosen, cache)
+        logits = _token_pass(decoder, arena, choices, chosen, cache)
     return answers
 
 
 def _prompt_pass(
     decoder: Decoder,
     arena: LoraArena | None,
-    choice: AttentionChoice,
+    choices: LayerAttention,
     prompts: Sequence[Sequence[int]],
     cache: _Cache,
 ) -> Tensor:
@@ -108,22 +133,30 @@ def _prompt_pass(
     def attend_at(layer: int) -> AttentionFunction:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.store_prompts(layer, k, v, batch.segments.bounds)
+            choice = choices.at(layer)
             return attention(q, k, v, batch.segments, choice)
 
         return attend
 
-    x = _walk(decoder, arena, decoder.embedding[batch.ids], (batch.cos, batch.sin), attend_at)
+    x = _walk(decoder, arena, batch.ids, batch.rope, attend_at)
     return _logits(decoder, x[_last_positions(batch.segments)])
 
 
-def _token_pass(decoder: Decoder, arena: LoraArena | None, tokens: Tensor, cache: _Cache) -> Tensor:
+def _token_pass(
+    decoder: Decoder,
+    arena: LoraArena | None,
+    choices: LayerAttention,
+    tokens: Tensor,
+    cache: _Cache,
+) -> Tensor:
     """Run one token of each sequence, return its logits [B, V]."""
 
     def attend_at(layer: int) -> AttentionFunction:
-        return lambda q, k, v: cache.attend_one(layer, q, k, v)
+        choice = choices.at(layer)
+        return lambda q, k, v: cache.attend_one(layer, q, k, v, choice)
 
     rope = rope_tables(decoder.shape, cache.lengths, decoder.dtype)
-    x = _walk(decoder, arena, decoder.embedding[tokens], rope, attend_at)
+    x = _walk(decoder, arena, tokens, rope, attend_at)
     cache.lengths += 1
     return _logits(decoder, x)
 
@@ -131,13 +164,16 @@ def _token_pass(decoder: Decoder, arena: LoraArena | None, tokens: Tensor, cache
 def _walk(
     decoder: Decoder,
     arena: LoraArena | None,
-    x: Tensor,
-    rope: tuple[Tensor, Tensor],
+    ids: Tensor,
+    rope: RopeTables,
     attend_at: Callable[[int], AttentionFunction],
 ) -> Tensor:
+    shape = decoder.shape
+    x = embed(decoder.embedding, ids, shape)
     for layer, weights in enumerate(decoder.layers):
         lane = None if arena is None else LaneLayer(arena, layer, None)
-        x = decoder_layer(x, weights, decoder.shape, rope, attend_at(layer), lane)
+        table = rope.of_window(shape.window_of(layer))
+        x = decoder_layer(x, weights, shape, table, attend_at(layer), lane)
     return x
 
 
@@ -146,5 +182,5 @@ def _last_positions(segments: Segments) -> Tensor:
 
 
 def _logits(decoder: Decoder, x: Tensor) -> Tensor:
-    normed = rms_norm(x, decoder.final_norm, decoder.shape.rms_eps)
-    return torch.nn.functional.linear(normed, decoder.head)
+    hidden = final_hidden(x, decoder.final_norm, decoder.shape)
+    return head_logits(hidden, decoder.head, decoder.shape)

@@ -1,5 +1,6 @@
 """The decoder's parameters: one flat buffer a layer, with named views into it."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from slidepack.engine.shape import ModelShape
 class LayerWeights:
     """One decoder layer. Every tensor is a view into `flat`.
 
-    Shapes: D model, Q = heads * head size, K = KV heads * head size, F feed-forward.
+    Shapes: D model, H head size, Q = heads * H, K = KV heads * H, F feed-forward.
     """
 
     flat: Tensor
@@ -24,13 +25,24 @@ class LayerWeights:
     o: Tensor
     """[D, Q]"""
     post_norm: Tensor
-    """[D]"""
+    """[D], `post_attention_layernorm`: of the feed-forward's input, or of attention's output where
+    there are four norms."""
     gate_up: Tensor
     """[2F, D]"""
     down: Tensor
     """[D, F]"""
     named: dict[str, Tensor]
     """The tensors under their Hugging Face names, e.g. `self_attn.q_proj.weight`."""
+    qkv_bias: Tensor | None = None
+    """[Q + 2K]"""
+    q_norm: Tensor | None = None
+    """[H]"""
+    k_norm: Tensor | None = None
+    """[H]"""
+    pre_ffn_norm: Tensor | None = None
+    """[D], of the feed-forward's input where there are four norms."""
+    post_ffn_norm: Tensor | None = None
+    """[D], of the feed-forward's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +72,43 @@ class Decoder:
 def layer_over(flat: Tensor, shape: ModelShape) -> LayerWeights:
     """Lay named views over a flat buffer of `shape.layer_params` elements.
 
+    The buffer may be anything contiguous: a slot that is recycled, a slice of a larger buffer, or
+    a tensor that wants a gradient (the views then pass theirs on to it).
+
     Raises:
-        ValueError: the buffer has another size.
+        ValueError: the buffer has another size, or gaps.
     """
-    if flat.numel() != shape.layer_params:
-        raise ValueError(f"buffer has {flat.numel()} elements, a layer has {shape.layer_params}")
+    if flat.shape != (shape.layer_params,) or not flat.is_contiguous():
+        raise ValueError(
+            f"buffer is {tuple(flat.shape)} with strides {flat.stride()}, "
+            f"a layer has {shape.layer_params} elements side by side"
+        )
     named: dict[str, Tensor] = {}
+    starts: dict[str, int] = {}
     offset = 0
     for name, size in shape.layer_tensor_shapes().items():
-        count = size[0] if len(size) == 1 else size[0] * size[1]
+        count = math.prod(size)
+        starts[name] = offset
         named[name] = flat[offset : offset + count].view(size)
         offset += count
+
+    def rows(first: str, count: int, width: int = 1) -> Tensor:
+        """Return the neighbours from `first` on as one, `count` rows of `width` elements."""
+        return flat[starts[first] : starts[first] + count * width]
+
+    qkv_width, hidden = shape.q_width + 2 * shape.kv_width, shape.hidden
     return LayerWeights(
         flat=flat,
         input_norm=named["input_layernorm.weight"],
-        qkv=_neighbours(flat, named["self_attn.q_proj.weight"], shape.q_width + 2 * shape.kv_width),
+        qkv=rows("self_attn.q_proj.weight", qkv_width, hidden).view(qkv_width, hidden),
         o=named["self_attn.o_proj.weight"],
         post_norm=named["post_attention_layernorm.weight"],
-        gate_up=_neighbours(flat, named["mlp.gate_proj.weight"], 2 * shape.ffn),
+        gate_up=rows("mlp.gate_proj.weight", 2 * shape.ffn, hidden).view(2 * shape.ffn, hidden),
         down=named["mlp.down_proj.weight"],
         named=named,
+        qkv_bias=rows("self_attn.q_proj.bias", qkv_width) if shape.qkv_bias else None,
+        q_norm=named.get("self_attn.q_norm.weight"),
+        k_norm=named.get("self_attn.k_norm.weight"),
+        pre_ffn_norm=named.get("pre_feedforward_layernorm.weight"),
+        post_ffn_norm=named.get("post_feedforward_layernorm.weight"),
     )
-
-
-def _neighbours(flat: Tensor, first: Tensor, rows: int) -> Tensor:
-    """Return the matrix of `rows` rows that starts where `first` does."""
-    width = first.shape[1]
-    start = first.storage_offset() - flat.storage_offset()
-    return flat[start : start + rows * width].view(rows, width)

@@ -91,21 +91,23 @@ def load_decoder(
 def random_decoder(
     shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Decoder:
-    """Make a model with random weights (normal, sigma 0.02; norms 1), for tests and timing."""
+    """Make a model with random weights (normal, sigma 0.02; norms by 1), for tests and timing."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*size: int) -> Tensor:
         values = torch.empty(size, dtype=torch.float32, device=device)
         return values.normal_(0.0, 0.02, generator=generator).to(dtype)
 
+    unit = 0.0 if shape.norm_plus_one else 1.0
     embedding = normal(shape.vocab, shape.hidden)
     layers = []
     for _ in range(shape.num_layers):
         layer = layer_over(normal(shape.layer_params), shape)
-        layer.input_norm.fill_(1.0)
-        layer.post_norm.fill_(1.0)
+        for name, view in layer.named.items():
+            if "norm" in name:
+                view.fill_(unit)
         layers.append(layer)
-    final_norm = torch.ones(shape.hidden, dtype=dtype, device=device)
+    final_norm = torch.full((shape.hidden,), unit, dtype=dtype, device=device)
     head = embedding if shape.tied_head else normal(shape.vocab, shape.hidden)
     return Decoder(shape, embedding, tuple(layers), final_norm, head)
 

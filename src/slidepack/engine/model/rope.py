@@ -1,19 +1,43 @@
-"""Cosine and sine tables of the rotary embedding, with Llama 3's long-context scaling."""
+"""Cosine and sine tables of the rotary embedding, with its long-context scalings."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.shape import ModelShape, RopeShape
 
+RopeTable = tuple[Tensor, Tensor]
+"""cos and sin, each [T, head size]."""
 
-def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, each [T, head size], for positions [T] (int64).
+
+@dataclass(frozen=True, slots=True)
+class RopeTables:
+    """The tables of a packed row: one for every layer, or one for each of the two kinds."""
+
+    full: RopeTable
+    sliding: RopeTable | None
+    """Of the layers with a window, where they rotate in their own way."""
+
+    def of_window(self, window: int | None) -> RopeTable:
+        """Return the table of the layers with this window (None: without one)."""
+        return self.full if window is None or self.sliding is None else self.sliding
+
+
+def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> RopeTables:
+    """Return the tables for positions [T] (int64).
 
     Angles are computed in fp32, as checkpoints were trained, then rounded to `dtype`.
     """
-    frequencies = _inverse_frequencies(shape.rope, shape.head_dim).to(positions.device)
+    sliding = None
+    if shape.sliding_rope is not None:
+        sliding = _table(shape.sliding_rope, shape.head_dim, positions, dtype)
+    return RopeTables(_table(shape.rope, shape.head_dim, positions, dtype), sliding)
+
+
+def _table(rope: RopeShape, head_dim: int, positions: Tensor, dtype: torch.dtype) -> RopeTable:
+    frequencies = _inverse_frequencies(rope, head_dim).to(positions.device)
     angles = positions[:, None].to(torch.float32) * frequencies[None, :]
     both_halves = torch.cat((angles, angles), dim=-1)
     return both_halves.cos().to(dtype), both_halves.sin().to(dtype)
@@ -24,6 +48,8 @@ def _inverse_frequencies(rope: RopeShape, head_dim: int) -> Tensor:
     base = 1.0 / (rope.theta**exponents)
     if rope.kind == "default":
         return base
+    if rope.kind == "linear":
+        return base / rope.factor
     # Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, and those between
     # are blended linearly in the number of turns over the original context.
     wavelengths = 2 * math.pi / base

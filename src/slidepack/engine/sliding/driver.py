@@ -16,8 +16,10 @@ from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.lora.arena import LaneLayer, LoraArena
 from slidepack.engine.model.batch import PackedBatch
 from slidepack.engine.model.decoder import decoder_layer
+from slidepack.engine.model.ends import embed, final_hidden, head_logits
+from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
-from slidepack.kernels import AttentionChoice, attention, linear_cross_entropy, rms_norm
+from slidepack.kernels import attention, linear_cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Driver:
         self,
         decoder: Decoder,
         arena: LoraArena | None,
-        choice: AttentionChoice,
+        choices: LayerAttention,
         activations: Sequence[ActivationPolicy],
         check_stop: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,7 +61,7 @@ class Driver:
         Args:
             decoder: the frozen base.
             arena: the lane, or None for the bare base.
-            choice: attention path.
+            choices: what each layer's attention computes, and by which path.
             activations: `keep` or `recompute` for each layer.
             check_stop: called before each layer of each micro-batch; may raise to abandon a pass.
                 The lane's parameters only change in its optimizer step, so nothing is lost.
@@ -76,7 +78,7 @@ class Driver:
             raise ValueError(f"activation policy {sorted(unknown)} is not one of keep, recompute")
         self._decoder = decoder
         self._arena = arena
-        self._choice = choice
+        self._choices = choices
         self._activations = tuple(activations)
         self._check_stop = check_stop
 
@@ -129,6 +131,7 @@ class Driver:
                 self._final(x[batch.predicting]),
                 self._decoder.head,
                 batch.labels,
+                soft_cap=self._decoder.shape.final_soft_cap,
                 hidden_grad=False,
                 none_ignored=True,
             )
@@ -139,7 +142,7 @@ class Driver:
     @torch.no_grad()
     def hidden_states(self, batch: PackedBatch) -> Tensor:
         """Return the output of the last layer, [T, D], before the final norm."""
-        x = self._decoder.embedding[batch.ids]
+        x = self._embed(batch)
         for layer in range(len(self._decoder.layers)):
             x = self._layer(layer, x, batch, None)
         return x
@@ -147,27 +150,27 @@ class Driver:
     @torch.no_grad()
     def logits(self, batch: PackedBatch) -> Tensor:
         """Return the logits of every position, [T, V]; for tests and samples, not for training."""
-        return torch.nn.functional.linear(
-            self._final(self.hidden_states(batch)), self._decoder.head
-        )
+        hidden = self._final(self.hidden_states(batch))
+        return head_logits(hidden, self._decoder.head, self._decoder.shape)
 
     def _embed(self, batch: PackedBatch) -> Tensor:
-        return self._decoder.embedding[batch.ids]
+        return embed(self._decoder.embedding, batch.ids, self._decoder.shape)
 
     def _final(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self._decoder.final_norm, self._decoder.shape.rms_eps)
+        return final_hidden(x, self._decoder.final_norm, self._decoder.shape)
 
     def _layer(
         self, layer: int, x: Tensor, batch: PackedBatch, dropout_key: tuple[int, ...] | None
     ) -> Tensor:
         self._check_stop()
         lane = None if self._arena is None else LaneLayer(self._arena, layer, dropout_key)
+        choice = self._choices.at(layer)
         return decoder_layer(
             x,
             self._decoder.layers[layer],
             self._decoder.shape,
-            (batch.cos, batch.sin),
-            lambda q, k, v: attention(q, k, v, batch.segments, self._choice),
+            batch.rope.of_window(choice.window),
+            lambda q, k, v: attention(q, k, v, batch.segments, choice),
             lane,
         )
 
@@ -202,7 +205,11 @@ class Driver:
             with torch.enable_grad():
                 normed = self._final(leaf)
             head = linear_cross_entropy(
-                normed.detach(), self._decoder.head, batch.labels, none_ignored=True
+                normed.detach(),
+                self._decoder.head,
+                batch.labels,
+                soft_cap=self._decoder.shape.final_soft_cap,
+                none_ignored=True,
             )
             assert head.hidden_grad is not None
             total += float(head.losses.sum(dtype=torch.float64))

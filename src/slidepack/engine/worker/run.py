@@ -26,6 +26,7 @@ from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
 from slidepack.engine.export.peft import write_peft_folder
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.model.generate import generate_greedy
+from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import eos_ids, load_decoder
 from slidepack.engine.sliding.driver import Driver
@@ -40,7 +41,6 @@ from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.order import total_steps
 from slidepack.engine.worker.stopping import StopFlag
 from slidepack.engine.worker.trainer import Trainer
-from slidepack.kernels import AttentionChoice, choose_attention
 
 _ROWS_PER_REPORT = 200
 
@@ -74,7 +74,7 @@ class Run:
         device = open_device(self._plan)
         tokenizer = load_tokenizer(Path(self._spec.base.path))
         decoder = self._load(device)
-        choice = choose_attention(decoder.device, decoder.dtype, decoder.shape.head_dim)
+        choice = layer_attention(decoder.shape, decoder.device, decoder.dtype)
         data = self._tokenise(tokenizer, decoder)
         arena = LoraArena(decoder.shape, self._method, device)
         arena.initialise(self._spec.seed)
@@ -152,7 +152,7 @@ class Run:
         self,
         arena: LoraArena,
         data: EncodedData,
-        choice: AttentionChoice,
+        choice: LayerAttention,
         steps: int,
         state: LaneState | None,
         resumed_from: str,
@@ -176,7 +176,7 @@ class Run:
     def _sampler(
         self,
         decoder: Decoder,
-        choice: AttentionChoice,
+        choice: LayerAttention,
         tokenizer: ChatTokenizer,
         data: EncodedData,
     ) -> Callable[[LoraArena | None, int], None]:
