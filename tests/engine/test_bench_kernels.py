@@ -1,4 +1,5 @@
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -6,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from slidepack.engine.bench_kernels import measure as measuring
 from slidepack.engine.bench_kernels import run
 from slidepack.engine.bench_kernels.elementwise import (
     ELEMENTWISE,
@@ -192,10 +192,10 @@ def test_calls_that_are_compared_take_turns_on_a_busy_gpu(
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(GpuMeter, "_flush", lambda self: Flush())
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(seconds) * 1e-3)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds) * 1e-3)
     times = GpuMeter(torch.device("cpu")).interleaved_ms([lambda: log.append("quick"), slow])
     assert times == [1.0, 6.0]
-    # A call takes the host as long as a fill takes the GPU: with the margin, two fills and one more.
+    # A call takes the host as long as a fill takes the GPU: two with the margin, and one more.
     round_of_runs = ["fill", "fill", "fill", "quick", "fill", "fill", "fill", "slow"]
     assert log[-16:] == round_of_runs * 2
 

@@ -113,7 +113,7 @@ def test_the_best_has_the_least_weighted_sum() -> None:
     "failure",
     [
         OutOfResources(300000, 232448, "shared memory"),
-        CompilationError("", None, "too wide"),  # type: ignore[no-untyped-call] # Triton's own
+        CompilationError("", None, "too wide"),
         RuntimeError("PassManager::run failed"),
     ],
     ids=lambda failure: type(failure).__name__,
@@ -292,7 +292,7 @@ def test_a_tuning_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_row_of_the_command_is_one_that_is_read_back() -> None:
     sizes = {"blocks": 16, "warps": 2}
-    text = rewritten(_SHIPPED, "sm_90", {"nf4": {**sizes, "measured": "a\nb\x7f"}})
+    text = rewritten(_SHIPPED, "sm_90", {"nf4": sizes | {"measured": "a\nb\x7f"}})
     row = tomllib.loads(text)["sm_90"]["nf4"]
     assert row.pop("measured") == "a?b?"
     assert Nf4Tiles(**row) == Nf4Tiles(**sizes)
@@ -348,7 +348,7 @@ def test_rows_at_random_read_back() -> None:
     text = _SHIPPED
     for _ in range(200):
         name = rng.choice(["default", "sm_90", "sm_86", "gfx1100"])
-        rows = {
+        rows: dict[str, dict[str, int | str]] = {
             operation: {"warps": rng.randrange(1, 9), "measured": chr(rng.randrange(32, 0x3000))}
             for operation in rng.sample(["nf4", "lora", "rms_norm_backward"], rng.randrange(1, 4))
         }

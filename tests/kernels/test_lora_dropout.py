@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.lora_cases import Lane, LoraCase, draw
-from support.lora_judges import assert_close, assert_equal, drop_ones, expected
+from support.lora_judges import assert_close, assert_equal, drop_ones, expected, kept_of
 from torch import Tensor
 
 from slidepack.kernels import LoraDropout, dropout_tables
@@ -146,15 +146,9 @@ def test_a_lane_without_dropout_is_untouched_by_its_neighbours() -> None:
 def test_the_three_operations_drop_the_same() -> None:
     lanes = tuple(replace(lane, ranks=(1,)) for lane in LANES)
     row = draw(replace(PACK, part_widths=(4,), lanes=lanes)).row(F64)
-    assert row.dropout is not None
-    kept = torch.cat(
-        [keep_mask(row.dropout, i, row.tables.rows(i), SITE, 22) for i in range(len(lanes))]
-    ).double()
-    mask, by_token, by_feature = drop_ones(row, fused=False)
-    assert torch.equal(mask, kept)
-    assert torch.equal(by_token, kept.sum(dim=1))
-    sums = [kept[row.tables.rows(i)].sum(dim=0) for i in range(len(lanes))]
-    assert torch.equal(by_feature, torch.stack(sums))
+    kept = kept_of(row)
+    for found, true in zip(drop_ones(row, fused=False), kept, strict=True):
+        assert torch.equal(found, true)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])

@@ -20,22 +20,6 @@ SAMPLE_TOKENS: Final = 5
 Results = list[dict[str, Tensor]]
 """Of each lane: its rows of `y` and `dx`, and the gradients `a0`, `b0`, `a1` ... of its parts."""
 
-SMALL_TILES: Final = LoraTiles(
-    row_tile=16,
-    shrink_columns=16,
-    shrink_warps=4,
-    shrink_stages=2,
-    expand_columns=16,
-    expand_span=32,
-    expand_warps=4,
-    expand_stages=1,
-    outer_tokens=16,
-    outer_columns=16,
-    outer_warps=4,
-    outer_stages=2,
-)
-"""For the interpreter, where a program takes two milliseconds whatever it does."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:

@@ -102,3 +102,16 @@ def drop_ones(row: LoraRow, *, fused: bool) -> tuple[Tensor, Tensor, Tensor]:
     outer(s, ones, weights, tables, side, add=False, **dropout)
     views = [tables.layout.views(weights.grads, start, i) for i, start in enumerate(weights.starts)]
     return mask, by_token, torch.cat([pairs[0][0] for pairs in views])
+
+
+def kept_of(row: LoraRow) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `drop_ones` must return, of the plain masks."""
+    dropout, lanes = row.dropout, range(len(row.case.lanes))
+    assert dropout is not None
+    masks = [
+        keep_mask(dropout, lane, row.tables.rows(lane), row.case.site, row.case.in_width)
+        for lane in lanes
+    ]
+    kept = [mask.to(row.x.dtype) for mask in masks]
+    mask = torch.cat(kept)
+    return mask, mask.sum(dim=1), torch.stack([lane.sum(dim=0) for lane in kept])

@@ -1,6 +1,7 @@
 """The operations of the engine: fused on a GPU, plain PyTorch on the CPU."""
 
 from slidepack.kernels.adamw import (
+    ADAMW_BLOCK,
     AdamWState,
     adamw,
     adamw_scalars,
@@ -21,6 +22,7 @@ from slidepack.kernels.rms_norm import add_rms_norm, rms_norm
 from slidepack.kernels.rope import rope
 
 __all__ = [
+    "ADAMW_BLOCK",
     "AdamWState",
     "AttentionChoice",
     "HeadLoss",

@@ -45,7 +45,7 @@ def bench_lora_linear() -> list[dict[str, Any]]:
     """
     setting = llama_8b()
     meter = GpuMeter(setting.device)
-    side_stream = torch.cuda.Stream(setting.device)  # type: ignore[no-untyped-call] # torch's own
+    side_stream = torch.cuda.Stream(setting.device)  # type: ignore[no-untyped-call]  # torch has no types here
     rows = []
     for shape in lora_shapes(setting.sizes):
         rows.append(lora_row(setting, shape, meter, side_stream=side_stream))

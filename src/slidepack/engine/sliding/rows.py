@@ -6,7 +6,7 @@ In host memory the card holds a few micro-batches at a time, whatever the batch.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -33,8 +33,11 @@ class Rows(Protocol):
     def get(self, key: Key) -> Tensor:
         """Return rows on the card; what is launched next on the compute lane may read them."""
 
+    def rest(self, key: Key) -> None:
+        """Say that rows are not needed before the backward pass; what reads them is launched."""
+
     def drop(self, key: Key) -> None:
-        """Say that rows are not needed again; everything that reads them has been launched."""
+        """Say that rows are not needed again; what reads them is launched."""
 
 
 class DeviceRows:
@@ -54,6 +57,9 @@ class DeviceRows:
     def get(self, key: Key) -> Tensor:
         """Return the rows."""
         return self._rows[key]
+
+    def rest(self, key: Key) -> None:
+        """Do nothing: the rows stay."""
 
     def drop(self, key: Key) -> None:
         """Let go of the rows."""
@@ -82,7 +88,8 @@ class HostRows:
         self,
         *,
         levels: int,
-        micro_tokens: Sequence[int],
+        max_tokens: int,
+        max_micro_tokens: int,
         width: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -93,24 +100,43 @@ class HostRows:
 
         Args:
             levels: layers of the model.
-            micro_tokens: tokens of each micro-batch.
+            max_tokens: most tokens of a step.
+            max_micro_tokens: most tokens of a micro-batch.
             width: of a row.
             dtype: of the rows.
             device: where the passes run.
             streams: of the run.
             buffers: micro-batches on their way to the card or being read there.
         """
-        self._bounds = tuple(itertools.accumulate(micro_tokens, initial=0))
-        elements = (levels + 1) * self._bounds[-1] * width
+        elements = (levels + 1) * max_tokens * width
         self.slab = Slab(Slab.padded(elements * dtype.itemsize), pin=device.type == "cuda")
-        self._host = self.slab.take(elements, dtype).view(levels + 1, self._bounds[-1], width)
-        longest = max(micro_tokens)
+        self._host = self.slab.take(elements, dtype).view(levels + 1, max_tokens, width)
+        self._bounds: tuple[int, ...] = (0,)
         self._buffers = [
-            _Buffer(torch.empty((longest, width), dtype=dtype, device=device))
+            _Buffer(torch.empty((max_micro_tokens, width), dtype=dtype, device=device))
             for _ in range(buffers)
         ]
         self._streams = streams
         self._outgoing: dict[Key, _Outgoing] = {}
+
+    def begin(self, micro_tokens: Sequence[int]) -> Self:
+        """Begin a step of micro-batches of these sizes; nothing of the last one is kept.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        bounds = tuple(itertools.accumulate(micro_tokens, initial=0))
+        if bounds[-1] > self._host.shape[1] or max(micro_tokens) > self._buffers[0].rows.shape[0]:
+            raise ValueError(
+                f"micro-batches of {tuple(micro_tokens)} tokens do not fit {self._host.shape[1]} "
+                f"tokens, {self._buffers[0].rows.shape[0]} at a time"
+            )
+        for key in list(self._outgoing):
+            self._settle(key)
+        for buffer in self._buffers:
+            buffer.key, buffer.used = None, False
+        self._bounds = bounds
+        return self
 
     def put(self, key: Key, rows: Tensor) -> None:
         """Copy rows to the host, behind the pass that makes them."""
@@ -146,8 +172,12 @@ class HostRows:
         start, stop = self._bounds[key[1]], self._bounds[key[1] + 1]
         return buffer.rows[: stop - start]
 
-    def drop(self, key: Key) -> None:
+    def rest(self, key: Key) -> None:
         """Free the buffer; the host's copy stays until it is overwritten."""
+        self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        """Free the buffer."""
         buffer = self._find(key)
         if buffer is not None:
             buffer.key, buffer.used = None, False

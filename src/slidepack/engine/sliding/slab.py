@@ -5,7 +5,7 @@ up to half of the RAM.
 """
 
 import mmap
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -54,16 +54,20 @@ class Slab:
         start, self._used = self._used, self._used + self.padded(size)
         if start + size > self._bytes.numel():
             raise ValueError(f"the slab of {self._bytes.numel()} bytes is used up at {start}")
-        return self._bytes[start : start + size].view(dtype)
+        # Not a view of the whole: autograd would take a write to one tensor for one to all.
+        return torch.frombuffer(self._map, dtype=dtype, count=elements, offset=start)
 
     def close(self) -> None:
         """Give the pages back to the driver; the memory itself goes with the last tensor."""
         if self.pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())
+            _runtime().cudaHostUnregister(self._bytes.data_ptr())
             self.pinned = False
 
 
 def _register(memory: Tensor) -> bool:
-    runtime = torch.cuda.cudart()
-    result = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+    result = _runtime().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
     return int(result) == 0
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types here

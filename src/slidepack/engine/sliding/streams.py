@@ -25,7 +25,7 @@ class Lane:
         """Return an event at the end of what was launched here so far."""
         if self.stream is None:
             return None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
         event.record(self.stream)
         return event
 
@@ -59,7 +59,7 @@ class Streams:
             )
 
         def lane(priority: int = 0) -> Lane:
-            return Lane(torch.cuda.Stream(device, priority=priority))
+            return Lane(torch.cuda.Stream(device, priority=priority))  # type: ignore[no-untyped-call]  # torch has no types here
 
         return cls(
             compute=Lane(torch.cuda.current_stream(device)),

@@ -2,13 +2,33 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.sliding.streams import Streams
 
-__all__ = ["WeightRing"]
+__all__ = ["WeightRing", "Weights"]
+
+
+class Weights(Protocol):
+    """Where the walk gets a layer's weights."""
+
+    def prefetch(self, layer: int) -> None:
+        """Begin to bring a layer to the card, where that takes time."""
+
+    def acquire(self, layer: int) -> Tensor:
+        """Return a layer's weights; what is launched next on the compute lane may read them."""
+
+    def release(self, layer: int) -> None:
+        """Say that everything which reads the layer has been launched."""
+
+    def forget(self, layer: int) -> None:
+        """Drop a layer whose weights are about to change."""
+
+    def resident(self, layer: int) -> Tensor | None:
+        """Return the layer's weights on the card, where the optimizer is to renew them there."""
 
 
 @dataclass(slots=True)
@@ -50,8 +70,10 @@ class WeightRing:
             ready: whether a layer's update is done, so that a copy would not wait.
             await_ready: makes the h2d lane wait for a layer's update, the host too if need be.
         """
-        flats = torch.empty((slots, elements), dtype=dtype, device=device).unbind()
-        self._slots = [_Slot(flat) for flat in flats]
+        # Each its own tensor: autograd would take a fill of one slot for a change of all.
+        self._slots = [
+            _Slot(torch.empty(elements, dtype=dtype, device=device)) for _ in range(slots)
+        ]
         self._streams = streams
         self._source = source
         self._ready = ready
@@ -89,6 +111,11 @@ class WeightRing:
         slot = self._find(layer)
         if slot is not None:
             slot.layer = None
+
+    def resident(self, layer: int) -> Tensor | None:
+        """Return what the card's engine renews: nothing, the host's copy is fetched again."""
+        del layer
+        return None
 
     def _find(self, layer: int) -> _Slot | None:
         return next((slot for slot in self._slots if slot.layer == layer), None)

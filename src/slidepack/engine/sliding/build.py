@@ -1,0 +1,219 @@
+"""Puts a full fine-tuning together: memory, streams, engines and the walk, as a plan says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.model.layer_attention import layer_attention
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.sliding.cpu_adamw import cpu_adamw
+from slidepack.engine.sliding.cpu_engine import CpuEngine
+from slidepack.engine.sliding.ends import TrainedEnds
+from slidepack.engine.sliding.full_driver import FullDriver, Window
+from slidepack.engine.sliding.gpu_engine import GpuEngine
+from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName
+from slidepack.engine.sliding.resident_weights import ResidentWeights
+from slidepack.engine.sliding.rows import DeviceRows, HostRows, Rows
+from slidepack.engine.sliding.slab import Slab
+from slidepack.engine.sliding.slot_pool import SlotPool
+from slidepack.engine.sliding.state import TrainState
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.updates import Updates
+from slidepack.engine.sliding.weight_ring import WeightRing, Weights
+
+__all__ = ["FullSetup", "FullTrainer", "assign", "build_full"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullSetup:
+    """How a full fine-tuning uses the machine."""
+
+    device: torch.device
+    weights: Literal["slide", "resident"]
+    """`resident` keeps every layer on the card; on a CPU, reads the master itself."""
+    weight_slots: int
+    grad_slots: int
+    host_grad_slots: int
+    """Gradients that may wait for the CPU's optimizer."""
+    cpu_share: float
+    """Share of the layers that the CPU's optimizer updates: 0 none, 1 all, the ends too."""
+    rows: Literal["device", "host"]
+    max_tokens: int
+    """Most tokens of a step."""
+    max_micro_tokens: int
+    accumulate: bool
+    """Whether a step may have several micro-batches."""
+    clip: bool
+    """Whether gradients wait for the global norm."""
+    cpu_threads: int
+    cache: Path
+    """Folder of compiled libraries."""
+
+
+@dataclass(slots=True)
+class FullTrainer:
+    """A full fine-tuning that is ready to run."""
+
+    driver: FullDriver
+    state: TrainState
+    updates: Updates
+    optimizer: AsyncOptimizer
+    cpu_engine: CpuEngine | None
+    reason: str
+    """Which optimizer engines run, and in what form."""
+    slabs: tuple[Slab, ...]
+
+    def close(self) -> None:
+        """End the engines, and give the pinned memory back."""
+        self.optimizer.close()
+        for slab in self.slabs:
+            slab.close()
+
+
+def assign(layers: int, units: int, cpu_share: float) -> tuple[EngineName, ...]:
+    """Spread the CPU's share of the layers evenly; the ends are the CPU's where all is."""
+    names: list[EngineName] = []
+    done = 0
+    for layer in range(layers):
+        wanted = round((layer + 1) * cpu_share)
+        names.append("cpu" if wanted > done else "gpu")
+        done = max(done, wanted)
+    last: EngineName = "cpu" if cpu_share >= 1.0 else "gpu"
+    return (*names, *([last] * (units - layers)))
+
+
+def build_full(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    check_stop: Callable[[], None] = lambda: None,
+) -> FullTrainer:
+    """Allocate everything but the state, start the engines, and return the trainer.
+
+    Args:
+        shape: sizes.
+        state: master weights, filled, and moments.
+        setup: how the machine is used.
+        check_stop: called where an evaluation can be abandoned.
+    """
+    device, form = setup.device, state.form
+    streams, updates = Streams.of(device), Updates(len(state.units))
+    assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
+    engines: dict[EngineName, CpuEngine | GpuEngine] = {}
+    slabs = [state.slab]
+    cpu_engine, reasons = None, []
+    if "cpu" in assignment:
+        adamw = cpu_adamw(setup.cache, setup.cpu_threads)
+        cpu_engine = CpuEngine(state, updates, adamw)
+        engines["cpu"] = cpu_engine
+        reasons.append(f"{assignment.count('cpu')} units on the CPU ({adamw.reason})")
+    if "gpu" in assignment:
+        engines["gpu"] = GpuEngine(state, updates, streams, device)
+        reasons.append(f"{assignment.count('gpu')} units on the card")
+
+    def slab(num_bytes: int) -> Slab:
+        slabs.append(Slab(num_bytes, pin=device.type == "cuda"))
+        return slabs[-1]
+
+    sizes = [
+        unit.elements * (form.compute_dtype if index < shape.num_layers else torch.float32).itemsize
+        for index, unit in enumerate(state.units)
+    ]
+    host_slots, waiting = None, None
+    if setup.clip:
+        waiting = _carve(slab(sum(Slab.padded(size) for size in sizes)), sizes)
+    elif "cpu" in assignment:
+        largest = max(size for size, name in zip(sizes, assignment, strict=True) if name == "cpu")
+        room = slab(setup.host_grad_slots * Slab.padded(largest))
+        host_slots = SlotPool(_carve(room, [largest] * setup.host_grad_slots), updates.check)
+    optimizer = AsyncOptimizer(
+        updates=updates,
+        streams=streams,
+        engines=engines,
+        assignment=assignment,
+        host_slots=host_slots,
+        waiting=waiting,
+    )
+    layer = shape.layer_params
+    grads = [
+        torch.empty(layer, dtype=form.compute_dtype, device=device)
+        for _ in range(setup.grad_slots)
+    ]
+    wide = None
+    if setup.accumulate and form.compute_dtype != torch.float32:
+        wide = torch.empty(layer, dtype=torch.float32, device=device)
+    window = Window(
+        weights=_weights(shape, state, setup, streams, updates, assignment),
+        grads=SlotPool(grads, updates.check),
+        wide_grad=wide,
+        ends=TrainedEnds(shape, state, streams, updates, optimizer, assignment, device),
+        optimizer=optimizer,
+        updates=updates,
+        streams=streams,
+        prefetch=max(1, setup.weight_slots - 1),
+    )
+    rows, row_slabs = _rows(shape, state, setup, streams)
+    driver = FullDriver(
+        shape, window, layer_attention(shape, device, form.compute_dtype), rows, check_stop
+    )
+    return FullTrainer(
+        driver, state, updates, optimizer, cpu_engine, "; ".join(reasons), (*slabs, *row_slabs)
+    )
+
+
+def _weights(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    streams: Streams,
+    updates: Updates,
+    assignment: Sequence[EngineName],
+) -> Weights:
+    device = setup.device
+    if setup.weights == "resident":
+        flats = [state.weights(layer) for layer in range(shape.num_layers)]
+        if device.type != "cpu":
+            flats = [flat.to(device) for flat in flats]
+
+
+        def on_host(layer: int) -> Tensor | None:
+            copied = device.type != "cpu" and assignment[layer] == "cpu"
+            return state.weights(layer) if copied else None
+
+        return ResidentWeights(flats, streams.compute, updates.await_unit, on_host)
+    return WeightRing(
+        slots=setup.weight_slots,
+        elements=shape.layer_params,
+        dtype=state.form.compute_dtype,
+        device=device,
+        streams=streams,
+        source=state.weights,
+        ready=updates.is_ready,
+        await_ready=lambda layer: streams.h2d.wait(updates.await_unit(layer)),
+    )
+
+
+def _rows(
+    shape: ModelShape, state: TrainState, setup: FullSetup, streams: Streams
+) -> tuple[Callable[[Sequence[PackedBatch]], Rows], tuple[Slab, ...]]:
+    if setup.rows == "device":
+        return lambda _: DeviceRows(), ()
+    keeper = HostRows(
+        levels=shape.num_layers,
+        max_tokens=setup.max_tokens,
+        max_micro_tokens=setup.max_micro_tokens,
+        width=shape.hidden,
+        dtype=state.form.compute_dtype,
+        device=setup.device,
+        streams=streams,
+    )
+    return lambda batches: keeper.begin([batch.num_tokens for batch in batches]), (keeper.slab,)
+
+
+def _carve(room: Slab, sizes: Sequence[int]) -> list[Tensor]:
+    return [room.take(size, torch.uint8) for size in sizes]

@@ -1,0 +1,144 @@
+"""The ends of a trained model: embedding, final norm and head, with buffers of their own."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName
+from slidepack.engine.sliding.state import TrainState
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.updates import StepSettings, Updates
+from slidepack.kernels import squared_norm
+
+__all__ = ["TrainedEnds"]
+
+_FIRST: Final = -1
+"""Priority of the embedding, which the next forward pass needs before layer 0."""
+
+
+class TrainedEnds:
+    """Weights of the ends on the card, and their gradients in fp32."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        state: TrainState,
+        streams: Streams,
+        updates: Updates,
+        optimizer: AsyncOptimizer,
+        assignment: Sequence[EngineName],
+        device: torch.device,
+    ) -> None:
+        """Allocate weights and gradients, and fill the weights.
+
+        Args:
+            shape: sizes.
+            state: master weights; its last one or two units are the ends.
+            streams: of the run.
+            updates: shared with the engines.
+            optimizer: takes the gradients.
+            assignment: engine of each unit; the card's renews the weights here by itself.
+            device: where the passes run. On a CPU the weights are the master's own memory.
+        """
+        self._shape = shape
+        self._state = state
+        self._streams = streams
+        self._updates = updates
+        self._optimizer = optimizer
+        self._units = tuple(range(shape.num_layers, len(state.units)))
+        self._on_card = device.type != "cpu"
+        self._renewed = {unit: assignment[unit] == "gpu" for unit in self._units}
+        self._weights = {
+            unit: state.weights(unit).to(device, copy=True)
+            if self._on_card
+            else state.weights(unit)
+            for unit in self._units
+        }
+        self._grads = {
+            unit: torch.zeros(state.units[unit].elements, dtype=torch.float32, device=device)
+            for unit in self._units
+        }
+        self._free: dict[int, torch.cuda.Event | None] = dict.fromkeys(self._units)
+
+    @property
+    def embedding(self) -> Tensor:
+        """[V, D]"""
+        return self._table(self._weights[self._units[0]])
+
+    @property
+    def head(self) -> Tensor:
+        """[V, D]; the embedding where it is tied."""
+        return self._table(self._weights[self._units[-1]])
+
+    @property
+    def final_norm(self) -> Tensor:
+        """[D]"""
+        return self._weights[self._units[-1]][-self._shape.hidden :]
+
+    @property
+    def head_grad(self) -> Tensor:
+        """[V, D] fp32, to be added to."""
+        return self._table(self._grads[self._units[-1]])
+
+    def renew(self) -> None:
+        """Wait for the last step's updates of the ends; bring what the CPU updated to the card."""
+        compute = self._streams.compute
+        for unit in self._units:
+            compute.wait(self._updates.await_unit(unit))
+            if self._on_card and not self._renewed[unit]:
+                with compute.on():
+                    self._weights[unit].copy_(self._state.weights(unit), non_blocking=True)
+
+    def begin_grads(self) -> None:
+        """Zero the gradients, once nothing reads the last step's."""
+        for unit in self._units:
+            self._streams.compute.wait(self._free[unit])
+            self._grads[unit].zero_()
+
+    def add_norm_grad(self, grad: Tensor) -> None:
+        """Add to the final norm's gradient."""
+        self._grads[self._units[-1]][-self._shape.hidden :].add_(grad)
+
+    def add_embedding_grad(self, ids: Tensor, grad: Tensor, scale: float) -> None:
+        """Add rows' gradients to those of their tokens, in an order that is always the same.
+
+        Args:
+            ids: [T] int64.
+            grad: [T, D] of the first layer's input.
+            scale: by which the embedding's rows were multiplied.
+        """
+        table = self._table(self._grads[self._units[0]])
+        wide = grad.to(table.dtype)
+        if scale != 1.0:
+            wide = wide * scale
+        if table.is_cuda:
+            # index_add_ adds by atomics; this one sorts first.
+            table.index_put_((ids,), wide, accumulate=True)
+        else:
+            table.index_add_(0, ids, wide)
+
+    def submit_head(self, settings: StepSettings, priority: int) -> Tensor:
+        """Hand over the gradient of a head of its own; return its squared norm."""
+        return self._submit(self._units[-1], priority, settings)
+
+    def submit_embedding(self, settings: StepSettings) -> Tensor:
+        """Hand over the embedding's gradient; return its squared norm."""
+        return self._submit(self._units[0], _FIRST, settings)
+
+    def _submit(self, unit: int, priority: int, settings: StepSettings) -> Tensor:
+        grad = self._grads[unit]
+        square = squared_norm(grad).double()
+
+        def consumed(event: torch.cuda.Event | None) -> None:
+            self._free[unit] = event
+
+        resident = self._weights[unit] if self._on_card else None
+        self._optimizer.submit(unit, priority, grad, settings, consumed, resident)
+        return square
+
+    def _table(self, flat: Tensor) -> Tensor:
+        vocab, hidden = self._shape.vocab, self._shape.hidden
+        return flat[: vocab * hidden].view(vocab, hidden)

@@ -1,0 +1,300 @@
+"""Full fine-tuning with a window of layers on the card.
+
+Each step walks the layers: forward for every micro-batch of layer i, then layer i + 1; backward the
+same way down, one layer at a time by `torch.autograd`, recomputing it from its kept input. Weights
+slide through a ring of slots, rows between the layers stay on the card or in host memory, and each
+layer's gradient goes to the optimizer while the layers below are still at work.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.model.decoder import decoder_layer
+from slidepack.engine.model.ends import embed, embedding_scale, final_hidden
+from slidepack.engine.model.layer_attention import LayerAttention
+from slidepack.engine.model.layers import LayerWeights, layer_over
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.sliding.driver import LossSum
+from slidepack.engine.sliding.ends import TrainedEnds
+from slidepack.engine.sliding.optimizer import AsyncOptimizer
+from slidepack.engine.sliding.rows import Rows
+from slidepack.engine.sliding.slot_pool import SlotPool
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.updates import StepSettings, Updates
+from slidepack.engine.sliding.weight_ring import Weights
+from slidepack.kernels import attention, linear_cross_entropy, squared_norm
+
+__all__ = ["FullDriver", "StepResult", "Window"]
+
+_GRADIENT: Final = -1
+"""Level of the gradient in `Rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step measured."""
+
+    loss: LossSum
+    grad_norm: float
+    """Global norm of the mean loss's gradient, before clipping."""
+    applied: bool
+    """False where the norm was no number and the weights were left as they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """What the walk needs of the sliding machinery."""
+
+    weights: Weights
+    grads: SlotPool
+    """Slots of one layer's gradient on the card, in the dtype of the weights."""
+    wide_grad: Tensor | None
+    """[layer parameters] fp32, where several micro-batches are added up; None in fp32."""
+    ends: TrainedEnds
+    optimizer: AsyncOptimizer
+    updates: Updates
+    streams: Streams
+    prefetch: int
+    """Layers fetched ahead."""
+
+
+class FullDriver:
+    """Runs the steps of a full fine-tuning."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        window: Window,
+        choices: LayerAttention,
+        rows: Callable[[Sequence[PackedBatch]], Rows],
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Bind the model.
+
+        Args:
+            shape: sizes.
+            window: where weights and gradients are.
+            choices: attention of each layer.
+            rows: makes the keeper of a step's rows.
+            check_stop: called between layers in evaluation, where a pass can be abandoned. A
+                training step has changed weights before it ends, so it is finished.
+        """
+        self._shape = shape
+        self._window = window
+        self._choices = choices
+        self._rows = rows
+        self._check_stop = check_stop
+
+    def train_step(
+        self, batches: Sequence[PackedBatch], settings: StepSettings, clip_norm: float
+    ) -> StepResult:
+        """Run forward and backward, and start the update of every weight.
+
+        Args:
+            batches: the micro-batches of one optimizer step.
+            settings: AdamW's numbers, with a clip factor of 1.
+            clip_norm: global norm above which the gradient is scaled down; 0 for none. It must be
+                0 exactly where the optimizer does not hold gradients back.
+
+        Returns:
+            The loss, whose mean over the supervised tokens of all micro-batches is what was
+            differentiated, and the gradient's norm.
+
+        Raises:
+            BaseException: what an optimizer engine died of.
+        """
+        window, shape = self._window, self._shape
+        rows = self._rows(batches)
+        window.ends.renew()
+        self._forward(batches, rows)
+        loss, supervised = self._head(batches, rows)
+        squares = [torch.zeros((), dtype=torch.float64, device=loss.device)] * shape.num_layers
+        if not shape.tied_head:
+            squares.append(window.ends.submit_head(settings, shape.num_layers))
+        for layer in reversed(range(shape.num_layers)):
+            squares[layer] = self._backward(layer, batches, rows, settings)
+        self._embedding_grad(batches, rows)
+        squares.append(window.ends.submit_embedding(settings))
+        norm = math.sqrt(float(torch.stack(squares).sum()))
+        applied = self._start_waiting(norm, clip_norm)
+        window.updates.check()
+        return StepResult(LossSum(float(loss) * supervised, supervised), norm, applied)
+
+    @torch.no_grad()
+    def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
+        """Return the summed loss of the batches, without gradients."""
+        window, shape = self._window, self._shape
+        total, tokens = 0.0, 0
+        window.ends.renew()
+        for batch in batches:
+            rows = self._rows([batch])
+            self._forward([batch], rows, keep=False)
+            x = rows.get((shape.num_layers, 0))
+            hidden = final_hidden(x[batch.predicting], window.ends.final_norm, shape)
+            head = linear_cross_entropy(
+                hidden,
+                window.ends.head,
+                batch.labels,
+                soft_cap=shape.final_soft_cap,
+                hidden_grad=False,
+                none_ignored=True,
+            )
+            total += float(head.losses.sum(dtype=torch.float64))
+            tokens += batch.labels.numel()
+        return LossSum(total, tokens)
+
+    @torch.no_grad()
+    def _forward(self, batches: Sequence[PackedBatch], rows: Rows, *, keep: bool = True) -> None:
+        window, shape = self._window, self._shape
+        for micro, batch in enumerate(batches):
+            rows.put((0, micro), embed(window.ends.embedding, batch.ids, shape))
+        for layer in range(shape.num_layers):
+            flat = window.weights.acquire(layer)
+            for ahead in range(1, window.prefetch + 1):
+                if layer + ahead < shape.num_layers:
+                    window.weights.prefetch(layer + ahead)
+            weights = layer_over(flat, shape)
+            for micro, batch in enumerate(batches):
+                if micro + 1 < len(batches):
+                    rows.prefetch((layer, micro + 1))
+                x = rows.get((layer, micro))
+                y = self._layer(layer, x, weights, batch)
+                if keep:
+                    rows.rest((layer, micro))
+                else:
+                    rows.drop((layer, micro))
+                rows.put((layer + 1, micro), y)
+            window.weights.release(layer)
+            if not keep:
+                self._check_stop()
+
+    def _layer(self, layer: int, x: Tensor, weights: LayerWeights, batch: PackedBatch) -> Tensor:
+        choice = self._choices.at(layer)
+        return decoder_layer(
+            x,
+            weights,
+            self._shape,
+            batch.rope.of_window(self._shape.window_of(layer)),
+            lambda q, k, v: attention(q, k, v, batch.segments, choice),
+            None,
+        )
+
+    def _head(self, batches: Sequence[PackedBatch], rows: Rows) -> tuple[Tensor, int]:
+        """Return the step's mean loss; put the last layer's gradient in the rows."""
+        window, shape = self._window, self._shape
+        ends = window.ends
+        supervised = sum(batch.labels.numel() for batch in batches)
+        ends.begin_grads()
+        losses = []
+        for micro, batch in enumerate(batches):
+            x = rows.get((shape.num_layers, micro))
+            leaf = x[batch.predicting].requires_grad_()
+            norm = ends.final_norm.detach().requires_grad_()
+            with torch.enable_grad():
+                normed = final_hidden(leaf, norm, shape)
+            weights = torch.full(
+                batch.labels.shape, 1.0 / supervised, dtype=torch.float32, device=x.device
+            )
+            head = linear_cross_entropy(
+                normed.detach(),
+                ends.head,
+                batch.labels,
+                weights_S=weights,
+                soft_cap=shape.final_soft_cap,
+                head_grad=True,
+                none_ignored=True,
+                add_to=ends.head_grad,
+            )
+            losses.append(head.losses.sum(dtype=torch.float64))
+            torch.autograd.backward(normed, head.hidden_grad)
+            assert leaf.grad is not None
+            assert norm.grad is not None
+            ends.add_norm_grad(norm.grad)
+            grad = torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad)
+            rows.drop((shape.num_layers, micro))
+            rows.put((_GRADIENT, micro), grad)
+        return torch.stack(losses).sum(), supervised
+
+    def _backward(
+        self, layer: int, batches: Sequence[PackedBatch], rows: Rows, settings: StepSettings
+    ) -> Tensor:
+        """Differentiate one layer and hand its gradient over; return the squared norm."""
+        window, shape = self._window, self._shape
+        flat = window.weights.acquire(layer)
+        for ahead in range(1, window.prefetch + 1):
+            if layer - ahead >= 0:
+                window.weights.prefetch(layer - ahead)
+        grad, give_back = window.grads.acquire(window.streams.compute)
+        grad.zero_()
+        weights = _leaves(flat, grad, shape)
+        adding = window.wide_grad is not None and len(batches) > 1
+        for micro, batch in enumerate(batches):
+            if micro + 1 < len(batches):
+                rows.prefetch((layer, micro + 1))
+                rows.prefetch((_GRADIENT, micro + 1))
+            x = rows.get((layer, micro)).detach().requires_grad_()
+            y = self._layer(layer, x, weights, batch)
+            torch.autograd.backward(y, rows.get((_GRADIENT, micro)))
+            assert x.grad is not None
+            rows.drop((_GRADIENT, micro))
+            rows.drop((layer, micro))
+            rows.put((_GRADIENT, micro), x.grad)
+            if adding:
+                self._add_up(grad, first=micro == 0, last=micro == len(batches) - 1)
+        square = squared_norm(grad).double()
+        window.weights.release(layer)
+        window.weights.forget(layer)
+        window.optimizer.submit(
+            layer, layer, grad, settings, give_back, window.weights.resident(layer)
+        )
+        return square
+
+    def _add_up(self, grad: Tensor, *, first: bool, last: bool) -> None:
+        """Add a micro-batch's gradient in fp32; leave the sum, rounded once, at the end."""
+        wide = self._window.wide_grad
+        assert wide is not None
+        if first:
+            wide.copy_(grad)
+        else:
+            wide.add_(grad)
+        if last:
+            grad.copy_(wide)
+        else:
+            grad.zero_()
+
+    def _embedding_grad(self, batches: Sequence[PackedBatch], rows: Rows) -> None:
+        ends = self._window.ends
+        scale = embedding_scale(self._shape, ends.embedding.dtype)
+        for micro, batch in enumerate(batches):
+            ends.add_embedding_grad(batch.ids, rows.get((_GRADIENT, micro)), scale)
+            rows.drop((_GRADIENT, micro))
+
+    def _start_waiting(self, norm: float, clip_norm: float) -> bool:
+        """Start the updates that waited for the norm; return whether there are any."""
+        if clip_norm <= 0.0:
+            return True
+        if not math.isfinite(norm):
+            self._window.optimizer.skip()
+            return False
+        # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
+        self._window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
+        return True
+
+
+def _leaves(flat: Tensor, grad: Tensor, shape: ModelShape) -> LayerWeights:
+    """Return a layer's weights as leaves whose gradients are added to `grad` in place."""
+    weights, grads = layer_over(flat, shape), layer_over(grad, shape)
+    leaves: dict[str, Any] = {}
+    for field in fields(weights):
+        value = getattr(weights, field.name)
+        if field.name != "flat" and isinstance(value, Tensor):
+            leaf = value.detach().requires_grad_()
+            leaf.grad = getattr(grads, field.name)
+            leaves[field.name] = leaf
+    return replace(weights, **leaves)
