@@ -201,7 +201,7 @@ def test_one_adapter_equals_peft(rank: int, rs: bool) -> None:
     )
     linear = torch.nn.Linear(30, 17, bias=False)
     model = peft.get_peft_model(torch.nn.ModuleDict({"proj": linear}), config).double()
-    layer = model.base_model.model["proj"]
+    layer: Any = model.get_submodule("base_model.model.proj")
     ((a, b),) = row.tables.layout.views(row.weights.pool.detach(), 0, 0)
     factors = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     with torch.no_grad():

@@ -1,10 +1,11 @@
 """The grouped LoRA kernels on a real card, at the sizes of an 8B model."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from support.lora_cases import Lane, LoraCase, Results, draw
+from support.lora_cases import Lane, LoraCase, draw
 from support.lora_judges import assert_equal, drop_ones, judge_lora, kept_of
 from support.lora_small import CASES, LONG, SMALL_TILES, WIDE
 
@@ -18,12 +19,13 @@ GPU = torch.device("cuda:0")
 BF16, F32 = torch.bfloat16, torch.float32
 LENGTHS = (2100, 0, 1, 63, 64, 65, 16, 17, *(66 + index for index in range(22)), 1, 86)
 """Of 32 lanes, 4,096 tokens; the first is longer than a token chunk."""
+RATES = (0.1, 0.0, 0.5)
 
 
 def _pack(
     name: str,
     parts: tuple[int, ...],
-    ranks: list[tuple[int, ...]],
+    ranks: Sequence[tuple[int, ...]],
     *,
     in_width: int = 4096,
     dropout: bool = False,
@@ -34,9 +36,7 @@ def _pack(
         in_width=in_width,
         part_widths=parts,
         lanes=tuple(
-            Lane(
-                key=key, ranks=ranks[key % len(ranks)], tokens=length, rate=(0.1, 0.0, 0.5)[key % 3]
-            )
+            Lane(key=key, ranks=ranks[key % len(ranks)], tokens=length, rate=RATES[key % 3])
             for key, length in enumerate(LENGTHS)
         ),
         dropout=dropout,
@@ -71,7 +71,7 @@ def test_bf16_within_the_error_budget(case: LoraCase) -> None:
 
 @pytest.mark.parametrize("case", [*CASES, *WIDE, LONG], ids=lambda case: case.name)
 def test_fp32_within_the_error_budget(case: LoraCase) -> None:
-    judge_lora(case, F32, GPU)
+    judge_lora(replace(case, sizes=SMALL_TILES), F32, GPU)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -124,17 +124,10 @@ def test_gradients_are_added_or_overwritten(case: LoraCase) -> None:
     once = row.run(fused=True)
     assert_equal(row.run(fused=True), once)
     twice = row.run(fused=True, add=True)
-    assert_equal(
-        _gradients(twice), [{n: 2 * t for n, t in lane.items()} for lane in _gradients(once)]
-    )
+    for ours, theirs in zip(twice, once, strict=True):
+        for name in ours.keys() - {"y", "dx"}:
+            assert torch.equal(ours[name], 2 * theirs[name])
     assert row.padding().isnan().all()
-
-
-def _gradients(results: Results) -> Results:
-    return [
-        {name: tensor for name, tensor in lane.items() if name not in ("y", "dx")}
-        for lane in results
-    ]
 
 
 # 1 and multiples of 16 are what Triton treats apart.

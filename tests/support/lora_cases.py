@@ -36,12 +36,12 @@ class Lane:
     @property
     def rows(self) -> slice:
         """Its tokens of the row, among the tokens of its step."""
-        return slice(self.first, self.tokens if self.end is None else self.end)
+        return slice(self.first, self.first + self.length)
 
     @property
     def length(self) -> int:
         """How many tokens it has in the row."""
-        return self.rows.stop - self.rows.start
+        return (self.tokens if self.end is None else self.end) - self.first
 
     @property
     def seed(self) -> int:

@@ -59,7 +59,9 @@ CASES = [
     small_case("nobody-is-targeted", 16, (16, 16), ((0, 0), 3), ((0, 1), 2), ((0, 0), 0)),
     small_case("of-one", 1, (1, 1), ((1, 1), 1), ((0, 2), 3), dropout=True),
 ]
-_WIDE_TILES = replace(SMALL_TILES, shrink_columns=512, expand_columns=512, expand_span=2048)
+_WIDE_TILES = replace(
+    SMALL_TILES, shrink_columns=512, expand_columns=512, expand_span=2048, outer_columns=512
+)
 WIDE = [
     replace(
         small_case(f"two-stretches-{in_width}", in_width, parts, ((3, 2), 5), ((1, 1), 2)),

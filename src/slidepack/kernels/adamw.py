@@ -117,7 +117,9 @@ def _adamw_kernel(
         v = root * root * tl.load(v_scale_ptr + block)
     m += (grad - m) * (1.0 - beta1)
     v = v * beta2 + grad * grad * (1.0 - beta2)
-    param = param * decay - step_size * (m / (tl.sqrt_rn(v) / root_correction + eps))
+    param = param * decay - step_size * tl.div_rn(
+        m, tl.div_rn(tl.sqrt_rn(v), root_correction) + eps
+    )
     if INT8:
         m_scale = tl.max(tl.abs(m), axis=0)
         v_scale = tl.max(v, axis=0)
@@ -214,6 +216,8 @@ def adamw_launch(
         INT8=state.exp_avg.dtype == torch.int8,
         BLOCK=ADAMW_BLOCK,
         num_warps=4,
+        # Each operation rounded by itself, so that the CPU's optimizer gives the same bits.
+        enable_fp_fusion=False,
     )
 
 

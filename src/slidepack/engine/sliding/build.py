@@ -63,6 +63,7 @@ class FullTrainer:
     state: TrainState
     updates: Updates
     optimizer: AsyncOptimizer
+    streams: Streams
     cpu_engine: CpuEngine | None
     reason: str
     """Which optimizer engines run, and in what form."""
@@ -92,6 +93,8 @@ def build_full(
     state: TrainState,
     setup: FullSetup,
     check_stop: Callable[[], None] = lambda: None,
+    *,
+    timed: bool = False,
 ) -> FullTrainer:
     """Allocate everything but the state, start the engines, and return the trainer.
 
@@ -100,9 +103,10 @@ def build_full(
         state: master weights, filled, and moments.
         setup: how the machine is used.
         check_stop: called where an evaluation can be abandoned.
+        timed: keep the lanes' spans, for a benchmark.
     """
     device, form = setup.device, state.form
-    streams, updates = Streams.of(device), Updates(len(state.units))
+    streams, updates = Streams.of(device, timed=timed), Updates(len(state.units))
     assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
     engines: dict[EngineName, CpuEngine | GpuEngine] = {}
     slabs = [state.slab]
@@ -141,8 +145,7 @@ def build_full(
     )
     layer = shape.layer_params
     grads = [
-        torch.empty(layer, dtype=form.compute_dtype, device=device)
-        for _ in range(setup.grad_slots)
+        torch.empty(layer, dtype=form.compute_dtype, device=device) for _ in range(setup.grad_slots)
     ]
     wide = None
     if setup.accumulate and form.compute_dtype != torch.float32:
@@ -162,7 +165,14 @@ def build_full(
         shape, window, layer_attention(shape, device, form.compute_dtype), rows, check_stop
     )
     return FullTrainer(
-        driver, state, updates, optimizer, cpu_engine, "; ".join(reasons), (*slabs, *row_slabs)
+        driver,
+        state,
+        updates,
+        optimizer,
+        streams,
+        cpu_engine,
+        "; ".join(reasons),
+        (*slabs, *row_slabs),
     )
 
 
@@ -179,7 +189,6 @@ def _weights(
         flats = [state.weights(layer) for layer in range(shape.num_layers)]
         if device.type != "cpu":
             flats = [flat.to(device) for flat in flats]
-
 
         def on_host(layer: int) -> Tensor | None:
             copied = device.type != "cpu" and assignment[layer] == "cpu"

@@ -161,9 +161,10 @@ class FullDriver:
                     window.weights.prefetch(layer + ahead)
             weights = layer_over(flat, shape)
             for micro, batch in enumerate(batches):
-                if micro + 1 < len(batches):
-                    rows.prefetch((layer, micro + 1))
                 x = rows.get((layer, micro))
+                # The next layer begins with micro-batch 0.
+                following = micro + 1 < len(batches)
+                rows.prefetch((layer, micro + 1) if following else (layer + 1, 0))
                 y = self._layer(layer, x, weights, batch)
                 if keep:
                     rows.rest((layer, micro))
@@ -235,12 +236,15 @@ class FullDriver:
         weights = _leaves(flat, grad, shape)
         adding = window.wide_grad is not None and len(batches) > 1
         for micro, batch in enumerate(batches):
+            x = rows.get((layer, micro)).detach().requires_grad_()
+            dy = rows.get((_GRADIENT, micro))
             if micro + 1 < len(batches):
                 rows.prefetch((layer, micro + 1))
                 rows.prefetch((_GRADIENT, micro + 1))
-            x = rows.get((layer, micro)).detach().requires_grad_()
+            elif layer > 0:
+                rows.prefetch((layer - 1, 0))
             y = self._layer(layer, x, weights, batch)
-            torch.autograd.backward(y, rows.get((_GRADIENT, micro)))
+            torch.autograd.backward(y, dy)
             assert x.grad is not None
             rows.drop((_GRADIENT, micro))
             rows.drop((layer, micro))

@@ -90,6 +90,22 @@ class AsyncOptimizer:
             room, give_back = self._host_slots.acquire(self._streams.d2h)
             self._engines["cpu"].put(self._landing(job, room, give_back))
 
+    @property
+    def assignment(self) -> tuple[EngineName, ...]:
+        """Engine of each unit."""
+        return tuple(self._assignment)
+
+    def reassign(self, assignment: Sequence[EngineName]) -> None:
+        """Change the engines of units, between two steps; both give the same bits.
+
+        Raises:
+            ValueError: it names an engine that does not run.
+        """
+        unknown = set(assignment) - set(self._engines)
+        if unknown or len(assignment) != len(self._assignment):
+            raise ValueError(f"{len(assignment)} units on {sorted(unknown) or 'engines that run'}")
+        self._assignment[:] = assignment
+
     def release(self, clip: Tensor) -> None:
         """Start the updates that waited for the clip factor, a scalar on the CPU."""
         for job in sorted(self._held):

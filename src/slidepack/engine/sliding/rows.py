@@ -94,7 +94,7 @@ class HostRows:
         dtype: torch.dtype,
         device: torch.device,
         streams: Streams,
-        buffers: int = 4,
+        buffers: int = 6,
     ) -> None:
         """Allocate the slab and the buffers on the card.
 
@@ -142,7 +142,7 @@ class HostRows:
         """Copy rows to the host, behind the pass that makes them."""
         if key in self._outgoing:
             self._settle(key)
-        d2h = self._streams.d2h
+        d2h = self._streams.rows_d2h
         d2h.wait(self._streams.compute.mark())
         with d2h.on():
             self._place(key).copy_(rows, non_blocking=True)
@@ -190,7 +190,7 @@ class HostRows:
         return next((buffer for buffer in self._buffers if buffer.key is None), None)
 
     def _fill(self, buffer: _Buffer, key: Key) -> None:
-        h2d = self._streams.h2d
+        h2d = self._streams.rows_h2d
         h2d.wait(buffer.free)
         place = self._place(key)
         with h2d.on():
