@@ -30,6 +30,8 @@ _SHARED_KIB: Final = {80: 163, 86: 99, 89: 99, 90: 227, 120: 99}
 """Shared memory that one program may take (CUDA programming guide, table of capabilities)."""
 _SHARED_KIB_AMD: Final = 64
 """Local data share of one workgroup, of every target here."""
+_SHARED_KIB_DEFAULT: Final = 48
+"""What the default sizes promise to fit, for cards that nobody measured."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,23 @@ class Build:
 
 def tile_row(target: GPUTarget, operation: str) -> dict[str, Any]:
     """Return the sizes that a card of this target would take from the tile table."""
-    name = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
     table = read_tile_table()
-    row: dict[str, Any] = table.get(name, {}).get(operation) or table["default"][operation]
+    row: dict[str, Any] = (
+        table.get(_device_class(target), {}).get(operation) or table["default"][operation]
+    )
     return row
 
 
 def shared_bytes(target: GPUTarget) -> int:
     """Return the shared memory that a program may take on a target."""
+    if _device_class(target) not in read_tile_table():
+        return _SHARED_KIB_DEFAULT * 1024
     kib = _SHARED_KIB[int(target.arch)] if target.backend == "cuda" else _SHARED_KIB_AMD
     return kib * 1024
+
+
+def _device_class(target: GPUTarget) -> str:
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
 
 
 def compile_build(build: Build, target: GPUTarget) -> Any:

@@ -25,6 +25,8 @@ LORA_TARGETS: Final = (
 
 Precision = Literal["auto", "fp32", "bf16", "nf4"]
 Schedule = Literal["cosine", "linear", "constant"]
+MomentState = Literal["auto", "fp32", "bf16", "int8"]
+OptimizerEngine = Literal["auto", "cpu", "gpu"]
 
 
 class Frozen(
@@ -96,7 +98,12 @@ class LoraMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="lora"
 
 
 class FullMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="full"):
-    """Full fine-tuning of every weight."""
+    """Full fine-tuning of every weight, with only a window of layers on the card."""
+
+    moments: MomentState = "auto"
+    """How AdamW's two moments are stored; `auto` takes the most precise form that fits the RAM."""
+    optimizer_engine: OptimizerEngine = "auto"
+    """Who updates the weights; `auto` shares them out so that both finish together."""
 
 
 class OptimSpec(Frozen, frozen=True, kw_only=True):

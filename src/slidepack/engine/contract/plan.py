@@ -8,6 +8,25 @@ Residency = Literal["device", "host", "nvme"]
 ActivationPolicy = Literal["keep", "recompute", "offload"]
 
 
+class FullPlan(Frozen, frozen=True, kw_only=True):
+    """What a full fine-tuning needs beside the rest of its plan."""
+
+    weights: Literal["slide", "resident"]
+    """`resident` keeps every layer where the passes read it."""
+    weight_slots: int
+    """Decoder layers on the card at once."""
+    grad_slots: int
+    """Layers whose gradient is on the card at once."""
+    host_grad_slots: int
+    """Layers whose gradient may wait in host memory for the CPU's optimizer."""
+    engine: Literal["cpu", "gpu", "auto"]
+    rows: Literal["device", "host"]
+    """Where the inputs of the layers are kept between forward and backward."""
+    moments: Literal["fp32", "bf16", "int8"]
+    max_tokens: int
+    """Most tokens of a step."""
+
+
 class RunPlan(Frozen, frozen=True, kw_only=True):
     """How a run uses the machine; decided by `engine.memory`, obeyed by the worker."""
 
@@ -30,3 +49,5 @@ class RunPlan(Frozen, frozen=True, kw_only=True):
     """Checkpoints and result."""
     reason: str
     """Why this plan, in words for the user."""
+    full: FullPlan | None = None
+    """Of a full fine-tuning; None for adapters."""

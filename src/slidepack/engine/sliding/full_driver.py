@@ -162,9 +162,10 @@ class FullDriver:
             weights = layer_over(flat, shape)
             for micro, batch in enumerate(batches):
                 x = rows.get((layer, micro))
-                # The next layer begins with micro-batch 0.
-                following = micro + 1 < len(batches)
-                rows.prefetch((layer, micro + 1) if following else (layer + 1, 0))
+                if micro + 1 < len(batches):
+                    rows.prefetch((layer, micro + 1))
+                elif micro > 0:
+                    rows.prefetch((layer + 1, 0))
                 y = self._layer(layer, x, weights, batch)
                 if keep:
                     rows.rest((layer, micro))

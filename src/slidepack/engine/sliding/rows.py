@@ -142,6 +142,9 @@ class HostRows:
         """Copy rows to the host, behind the pass that makes them."""
         if key in self._outgoing:
             self._settle(key)
+        buffer = self._find(key)
+        if buffer is not None:
+            buffer.key = None
         d2h = self._streams.rows_d2h
         d2h.wait(self._streams.compute.mark())
         with d2h.on():

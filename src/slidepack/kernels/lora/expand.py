@@ -39,7 +39,7 @@ def _expand_tile(
         w = tl.load(w_rows + columns[None, :], mask=inside, other=0.0)
         acc = tl.dot(s, w, input_precision="ieee")
         if LONG:
-            for r0 in range(R, rank, R):
+            for r0 in tl.range(R, rank, R, num_stages=1):
                 in_rank = r0 + r < rank
                 more_s = tl.load(s_rows + r0, mask=in_rank[None, :], other=0.0)
                 more = in_rank[:, None]
