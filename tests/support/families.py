@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 WINDOW: Final = 7
 VOCAB: Final = 301
 SIZES: Final[dict[str, Any]] = {
-    "hidden_size": 36,
+    "hidden_size": 60,
     "intermediate_size": 75,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
@@ -45,7 +45,7 @@ PATTERN: Final = ["sliding_attention", "sliding_attention", "full_attention"]
 def family_config(name: str, *, tied: bool = False) -> PreTrainedConfig:
     """Return the tiny configuration of a family, a key of `FAMILY_NAMES`."""
     sizes = SIZES | {"tie_word_embeddings": tied}
-    heads = sizes | {"head_dim": 10}
+    heads = sizes | {"head_dim": 14}
     gemma = heads | {"sliding_window": WINDOW, "query_pre_attn_scalar": 23}
     theta = {"rope_theta": 3000.0, "rope_type": "default"}
     match name:
@@ -111,6 +111,8 @@ def tiny_family(
                 parameter.uniform_(-0.5 if plus_one else 0.5, 0.5 if plus_one else 1.5)
             elif path.endswith("bias"):
                 parameter.normal_(0.0, 0.5)
-    model = model.to(dtype).eval()
+    # Not a judge in bf16: this rounds the rotary frequencies too, which loading does not.
+    torch.nn.Module.to(model, dtype)
+    model.eval()
     model.save_pretrained(folder)
     return model

@@ -28,7 +28,7 @@ LENGTHS = (7, 1, 23, 64)
 
 def _logits(decoder: Decoder, rows: list[EncodedRow]) -> list[torch.Tensor]:
     attention = layer_attention(decoder.shape, CPU, decoder.dtype)
-    driver = Driver(decoder, None, attention, ("keep",) * decoder.shape.num_layers)
+    driver = Driver(decoder, None, attention, ("keep",) * 3)
     (batch,) = packed(decoder, rows)
     logits = driver.logits(batch)
     return [logits[start:end] for start, end in itertools.pairwise(batch.segments.bounds)]
