@@ -182,6 +182,16 @@ def test_recomputing_holds_less_than_keeping() -> None:
         assert activation_bytes_per_token(SHAPE, "recompute", width) < keep / 5
 
 
+@pytest.mark.parametrize("field", ["sandwich_norms", "qk_norm"])
+@pytest.mark.parametrize("policy", ["keep", "recompute"])
+def test_a_norm_more_holds_more(field: str, policy: Any) -> None:
+    more = msgspec.structs.replace(SHAPE, **{field: True})
+    plain = activation_bytes_per_token(SHAPE, policy, 2)
+    layers = 30 if policy == "keep" else 2
+    width = 2 * 576 if field == "sandwich_norms" else 12 * 64
+    assert activation_bytes_per_token(more, policy, 2) - plain == layers * width * 2
+
+
 def _random_shape(rng: random.Random) -> ModelShape:
     heads = rng.choice([1, 2, 4, 9, 32])
     return ModelShape(

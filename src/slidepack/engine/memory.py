@@ -80,11 +80,11 @@ def activation_bytes_per_token(
     dropout, each of the seven linears saves a mask and a dropped copy of its input.
     """
     kept = 7 * shape.hidden + 4 * shape.q_width + 3 * shape.kv_width + 5 * shape.ffn
-    # A norm more holds its input and the normed values.
+    # Each norm more holds its input, which nothing else would.
     if shape.sandwich_norms:
-        kept += 4 * shape.hidden
+        kept += 2 * shape.hidden
     if shape.qk_norm:
-        kept += 2 * (shape.q_width + shape.kv_width)
+        kept += shape.q_width + shape.kv_width
     if dropout:
         kept += 2 * (5 * shape.hidden + shape.q_width + shape.ffn)
     if policy == "keep":

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import AddedToken, Tokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.importer.fingerprint import content_hash, quick_stamp
@@ -184,3 +185,20 @@ def test_the_hash_reports_every_byte(model: Path) -> None:
     counts: list[int] = []
     content_hash(model, counts.append)
     assert sum(counts) == sum(path.stat().st_size for path in model.iterdir())
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_special_token_may_lie_behind_the_last_row(model: Path, special: bool) -> None:
+    path = model / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    rows = check_folder(model).shape.vocab
+    fill = [f"<fill {i}>" for i in range(tokenizer.get_vocab_size(), rows)]
+    tokenizer.add_tokens(fill)
+    tokenizer.add_tokens([AddedToken("<image>", special=special)])
+    assert tokenizer.token_to_id("<image>") == rows
+    tokenizer.save(str(path))
+    if special:
+        assert check_folder(model).shape.vocab == rows
+        return
+    with pytest.raises(SlidepackError, match=f"id {rows} of {rows}"):
+        check_folder(model)

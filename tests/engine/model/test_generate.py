@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.families import FAMILY_NAMES, tiny_family
 from support.judges import tiny_llama
 from support.packing import random_rows
 
@@ -30,6 +31,23 @@ def test_greedy_answers_equal_transformers(tmp_path: Path, kv_heads: int) -> Non
     for prompt, answer in zip(prompts, ours, strict=True):
         ids = torch.tensor([prompt])
         generated = judge.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24
+        )
+        theirs = generated[0, len(prompt) :].tolist()
+        assert answer == (theirs[: theirs.index(1)] if 1 in theirs else theirs)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_greedy_answers_of_every_family_equal_transformers(tmp_path: Path, name: str) -> None:
+    judge = tiny_family(tmp_path, name)
+    decoder = load_decoder(tmp_path, CPU, torch.float32)
+    prompts = [row.ids for row in random_rows((5, 1, 19), decoder.shape.vocab)]
+    ours = generate_greedy(
+        decoder, None, _attention(decoder), prompts, max_new_tokens=24, stop_ids=frozenset({1})
+    )
+    for prompt, answer in zip(prompts, ours, strict=True):
+        ids = torch.tensor([prompt])
+        generated = judge.generate(  # type: ignore[operator]  # a mixin's method
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24
         )
         theirs = generated[0, len(prompt) :].tolist()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.tiny import TEMPLATE, save_tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, EvalSpec, JobSpec, LoraMethod, ModelRef
@@ -135,3 +136,36 @@ def test_rejects_are_written_and_counted(tmp_path: Path) -> None:
     assert message == "2 rows are left out (2 too-long); the first is line 3: d."
     lines = (tmp_path / "rejects").read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=Reject) for line in lines] == rejects
+
+
+def test_rows_with_a_token_beyond_the_embedding_are_left_out(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    path = str(tmp_path / "tokenizer.json")
+    plain = Tokenizer.from_file(path)
+    plain.add_tokens([AddedToken("<image>", special=True)])
+    plain.save(path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 260
+    assert tokenizer.plain_tokens_beyond(259) == []
+    assert len(tokenizer.plain_tokens_beyond(257)) == 2
+
+    rows = _rows(12)
+    rows[4] = ChatRow(4, (Turn("user", "q", False), Turn("assistant", "see <image> here")))
+    spec = _spec(_ref(tmp_path / "rows", rows), eval=EvalSpec(selection_fraction=0.0))
+    data = load_data(spec, tokenizer, 64, _nothing, vocab=259)
+    assert len(data.train) == 11
+    (reject,) = data.rejects
+    assert (reject.line, reject.reason) == (4, "unknown-token")
+    assert reject.detail == "it holds token 259, the model has 259"
+    assert len(load_data(spec, tokenizer, 64, _nothing, vocab=260).train) == 12
+
+
+def test_a_question_with_a_token_beyond_the_embedding_is_not_asked(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    ref = _ref(tmp_path / "rows", _rows(3))
+    spec = _spec(ref, eval=EvalSpec(selection_fraction=0.0, sample_prompts=("z", "\u0143")))
+    highest = max(tokenizer.encode("\u0143"))
+    assert len(load_data(spec, tokenizer, 64, _nothing).prompts) == 2
+    data = load_data(spec, tokenizer, 64, _nothing, vocab=highest)
+    assert [prompt.text for prompt in data.prompts] == ["z"]

@@ -57,6 +57,20 @@ class ChatTokenizer:
         """One more than the highest id, added tokens included."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
+    def plain_tokens_beyond(self, rows: int) -> list[str]:
+        """Return the tokens for which an embedding of `rows` rows has no place.
+
+        Special ones apart: Gemma 3 1B has a token for images, which text never needs, right behind
+        its last row. A row of data that holds such a token is refused by itself.
+        """
+        added = self._tokenizer.get_added_tokens_decoder()
+        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
+        return sorted(
+            token
+            for token, index in vocab.items()
+            if index >= rows and not (index in added and added[index].special)
+        )
+
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Return the ids of `text`.
 

@@ -152,7 +152,9 @@ def _check_tokenizer(folder: Path, shape: ModelShape) -> None:
     # The library raises a bare Exception for every fault of the file.
     except Exception as error:
         raise _broken(folder, f"tokenizer.json cannot be read: {error}") from error
-    highest = max(tokenizer.get_vocab().values(), default=-1)
+    # Gemma 3 1B has a special token for images behind its last row; text never needs it.
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    highest = max(set(tokenizer.get_vocab().values()) - special, default=-1)
     if not 0 <= highest < shape.vocab:
         raise _broken(
             folder, f"tokenizer.json goes to id {highest} of {shape.vocab} embedding rows"

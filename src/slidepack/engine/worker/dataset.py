@@ -55,6 +55,8 @@ def load_data(
     tokenizer: ChatTokenizer,
     max_seq_len: int,
     on_row: Callable[[int], None],
+    *,
+    vocab: int | None = None,
 ) -> EncodedData:
     """Read, check, split and encode the datasets of a job.
 
@@ -63,11 +65,17 @@ def load_data(
         tokenizer: the base model's.
         max_seq_len: the job's limit, or the model's where that is lower.
         on_row: called with the number of rows read so far; may raise to stop.
+        vocab: rows of the model's embedding; a row of data with a token beyond is left out.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-CHANGED, DATA-NO-USABLE-ROWS,
             MODEL-NO-CHAT-TEMPLATE.
     """
+
+    def encode(row: Row) -> EncodedRow | Reject:
+        encoded = encode_row(row, tokenizer, max_seq_len)
+        return encoded if isinstance(encoded, Reject) else _within(encoded, vocab)
+
     data = EncodedData()
     own_selection = spec.eval.selection
     fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
@@ -75,21 +83,25 @@ def load_data(
     done = 0
     for row in read_frozen_rows(spec.dataset):
         split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
-        usable = _encode_into(data, row, split, tokenizer, max_seq_len)
+        usable = _encode_into(data, encode(row), split)
         if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
             held_out.append(row)
         done += 1
         on_row(done)
     if own_selection is not None:
         for row in read_frozen_rows(own_selection):
-            usable = _encode_into(data, row, "selection", tokenizer, max_seq_len)
+            usable = _encode_into(data, encode(row), "selection")
             if usable and len(held_out) < MAX_SAMPLES:
                 held_out.append(row)
             done += 1
             on_row(done)
     if not data.train:
         raise _nothing_left(data, done)
-    data.prompts = _sample_prompts(spec, held_out, tokenizer, max_seq_len)
+    data.prompts = [
+        prompt
+        for prompt in _sample_prompts(spec, held_out, tokenizer, max_seq_len)
+        if vocab is None or max(prompt.ids) < vocab
+    ]
     data.selection = data.selection[: spec.eval.max_rows]
     data.test = data.test[: spec.eval.max_rows]
     return data
@@ -133,11 +145,16 @@ def read_frozen_rows(ref: DatasetRef) -> list[Row]:
     return [decode_row(line) for line in content.splitlines()]
 
 
-def _encode_into(
-    data: EncodedData, row: Row, split: Split, tokenizer: ChatTokenizer, max_seq_len: int
-) -> bool:
-    """Encode the row into its split, or into the rejects; return whether it can be used."""
-    encoded = encode_row(row, tokenizer, max_seq_len)
+def _within(row: EncodedRow, vocab: int | None) -> EncodedRow | Reject:
+    highest = max(row.ids)
+    if vocab is None or highest < vocab:
+        return row
+    detail = f"it holds token {highest}, the model has {vocab}"
+    return Reject(line=row.line, reason="unknown-token", detail=detail)
+
+
+def _encode_into(data: EncodedData, encoded: EncodedRow | Reject, split: Split) -> bool:
+    """Put the row into its split, or into the rejects; return whether it can be used."""
     if isinstance(encoded, Reject):
         data.rejects.append(encoded)
         return False

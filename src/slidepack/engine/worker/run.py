@@ -118,11 +118,12 @@ class Run:
         )
 
     def _tokenise(self, tokenizer: ChatTokenizer, decoder: Decoder) -> EncodedData:
-        if tokenizer.vocab_size > decoder.shape.vocab:
+        vocab = decoder.shape.vocab
+        if tokenizer.plain_tokens_beyond(vocab):
             raise SlidepackError(
                 "MODEL-BROKEN",
                 "The tokenizer has more tokens than the model.",
-                why=f"{tokenizer.vocab_size} tokens, {decoder.shape.vocab} rows of the embedding",
+                why=f"{tokenizer.vocab_size} tokens, {vocab} rows of the embedding",
                 fix="Get the model's files again.",
             )
 
@@ -133,7 +134,7 @@ class Run:
 
         self._phase("tokenising", 0, 0)
         limit = min(self._spec.max_seq_len, decoder.shape.max_positions)
-        data = load_data(self._spec, tokenizer, limit, on_row)
+        data = load_data(self._spec, tokenizer, limit, on_row, vocab=vocab)
         if data.rejects:
             message = write_rejects(data.rejects, self._folder.rejects)
             self._warn("DATA-ROWS-LEFT-OUT", message)
