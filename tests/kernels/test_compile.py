@@ -14,13 +14,14 @@ from support.kernel_builds import (
     Build,
     add_one,
     compile_or_skip,
+    promised_bytes,
     refuse,
     shared_bytes,
     tile_row,
     trivial,
     why_unbuildable,
 )
-from support.lora_builds import lora_builds
+from support.lora_builds import lora_builds, lora_builds_in_fp32
 from triton.backends.compiler import GPUTarget
 from triton.compiler import CompilationError
 
@@ -185,7 +186,14 @@ def _parameters() -> list[Any]:
 def test_compiles_and_fits(build: Build, target: GPUTarget) -> None:
     compiled = compile_or_skip(build, target)
     assert len(compiled.asm["cubin" if target.backend == "cuda" else "hsaco"]) > 0
-    assert compiled.metadata.shared <= shared_bytes(target)
+    assert compiled.metadata.shared <= promised_bytes(target)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target.arch))
+def test_lora_fits_in_fp32(target: GPUTarget) -> None:
+    for build in lora_builds_in_fp32(target):
+        assert compile_or_skip(build, target).metadata.shared <= shared_bytes(target)
 
 
 @pytest.mark.parametrize("kernel", [_shrink_kernel, _expand_kernel, _outer_kernel])

@@ -74,9 +74,16 @@ def test_fp32_within_the_error_budget(case: LoraCase) -> None:
     judge_lora(replace(case, sizes=SMALL_TILES), F32, GPU)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_small_cases_in_the_sizes_of_the_card(case: LoraCase) -> None:
-    judge_lora(replace(case, sizes=None), BF16, GPU)
+def test_small_cases_in_the_sizes_of_the_card(case: LoraCase, dtype: torch.dtype) -> None:
+    judge_lora(replace(case, sizes=None), dtype, GPU)
+
+
+def test_ranks_of_128_fit_the_card_in_fp32() -> None:
+    lanes = (Lane(key=0, ranks=(128,), tokens=70), Lane(key=1, ranks=(256,), tokens=9))
+    case = LoraCase(name="fp32", in_width=512, part_widths=(256,), lanes=lanes)
+    judge_lora(case, F32, GPU)
 
 
 @pytest.mark.parametrize("case", [MIXED_DROPOUT, QKV_DROPOUT], ids=lambda case: case.name)

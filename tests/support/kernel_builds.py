@@ -60,10 +60,14 @@ def tile_row(target: GPUTarget, operation: str) -> dict[str, Any]:
 
 def shared_bytes(target: GPUTarget) -> int:
     """Return the shared memory that a program may take on a target."""
-    if _device_class(target) not in read_tile_table():
-        return _SHARED_KIB_DEFAULT * 1024
     kib = _SHARED_KIB[int(target.arch)] if target.backend == "cuda" else _SHARED_KIB_AMD
     return kib * 1024
+
+
+def promised_bytes(target: GPUTarget) -> int:
+    """Return the shared memory that the tile table promises to stay within, in 16 bits."""
+    measured = _device_class(target) in read_tile_table()
+    return shared_bytes(target) if measured else _SHARED_KIB_DEFAULT * 1024
 
 
 def _device_class(target: GPUTarget) -> str:

@@ -1,12 +1,20 @@
 """The grouped LoRA kernels in the configurations that are shipped."""
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from triton.backends.compiler import GPUTarget
 
 from slidepack.kernels.lora.expand import _expand_kernel
 from slidepack.kernels.lora.outer import _SUM_BLOCK, _outer_kernel, _outer_sum_kernel
-from slidepack.kernels.lora.shrink import _SUM_ROWS, SPLIT, _shrink_kernel, _shrink_sum_kernel
+from slidepack.kernels.lora.shrink import (
+    _SUM_ROWS,
+    SPLIT,
+    _shrink_kernel,
+    _shrink_sum_kernel,
+    shrink_stages,
+)
 from slidepack.kernels.tiles import LoraTiles
 from support.kernel_builds import Build, tile_row
 
@@ -30,14 +38,30 @@ _OUTER |= dict.fromkeys(("s_stride", "x_stride", "slot_stride", "slot_row"), "i3
 
 def lora_builds(target: GPUTarget) -> list[Build]:
     """Return the builds for a target, in the sizes that the tile table has for it."""
-    row = tile_row(target, "lora")
-    sizes = LoraTiles(**{key: value for key, value in row.items() if key != "measured"})
+    sizes = _sizes(target)
     builds = []
     for buckets in (1, 4):
         for dropout in (False, True):
             for even in (False, True):
                 builds += _of(sizes, buckets, dropout=dropout, even=even)
     return builds + _sums(sizes)
+
+
+def lora_builds_in_fp32(target: GPUTarget) -> list[Build]:
+    """Return the builds that take the most shared memory."""
+    sizes = _sizes(target)
+    builds = []
+    for build in _of(sizes, 4, dropout=False, even=True):
+        wide = {key: kind.replace("bf16", "fp32") for key, kind in build.signature.items()}
+        stages = shrink_stages(sizes, torch.float32)
+        changed = {"STAGES": stages} if build.kernel is _shrink_kernel else {}
+        builds.append(replace(build, signature=wide, constants=build.constants | changed))
+    return builds
+
+
+def _sizes(target: GPUTarget) -> LoraTiles:
+    row = tile_row(target, "lora")
+    return LoraTiles(**{key: value for key, value in row.items() if key != "measured"})
 
 
 def _of(sizes: LoraTiles, buckets: int, *, dropout: bool, even: bool) -> list[Build]:

@@ -25,6 +25,8 @@ class FullPlan(Frozen, frozen=True, kw_only=True):
     moments: Literal["fp32", "bf16", "int8"]
     max_tokens: int
     """Most tokens of a step."""
+    longest_row: int
+    """Most tokens of one row: a micro-batch holds at least one."""
 
 
 class RunPlan(Frozen, frozen=True, kw_only=True):

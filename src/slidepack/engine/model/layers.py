@@ -1,6 +1,7 @@
 """The decoder's parameters: one flat buffer a layer, with named views into it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,7 @@ class Decoder:
     shape: ModelShape
     embedding: Tensor
     """[V, D]"""
-    layers: tuple[LayerWeights, ...]
+    layers: Sequence[LayerWeights]
     final_norm: Tensor
     """[D]"""
     head: Tensor

@@ -13,10 +13,15 @@ from slidepack.engine.model.layers import Decoder, layer_over
 from slidepack.engine.shape import ModelShape, read_shape, refuse_pickles
 
 
-class _Shards:
+class Shards:
     """The tensors of a folder, by name, over any number of safetensors files."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the folder's files.
+
+        Raises:
+            SlidepackError: MODEL-PICKLE or MODEL-BROKEN.
+        """
         refuse_pickles(folder)
         self._folder = folder
         self._files: dict[str, Path] = {}
@@ -32,19 +37,22 @@ class _Shards:
         Raises:
             SlidepackError: MODEL-BROKEN.
         """
+        target.copy_(self.read(name, tuple(target.shape)))
+
+    def read(self, name: str, size: tuple[int, ...]) -> Tensor:
+        """Return a tensor in the dtype of its file.
+
+        Raises:
+            SlidepackError: MODEL-BROKEN.
+        """
         path = self._files.get(name)
         if path is None:
             raise _broken(self._folder, f"the tensor {name} is missing")
         with _open(path) as file:
-            source = file.get_tensor(name)
-        if source.shape != target.shape:
-            raise _broken(
-                self._folder, f"{name} is {tuple(source.shape)}, not {tuple(target.shape)}"
-            )
-        target.copy_(source)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
+            source: Tensor = file.get_tensor(name)
+        if tuple(source.shape) != size:
+            raise _broken(self._folder, f"{name} is {tuple(source.shape)}, not {size}")
+        return source
 
 
 def load_decoder(
@@ -65,7 +73,7 @@ def load_decoder(
         SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN.
     """
     shape = read_shape(folder)
-    shards = _Shards(folder)
+    shards = Shards(folder)
 
     def empty(*size: int) -> Tensor:
         return torch.empty(size, dtype=dtype, device=device)

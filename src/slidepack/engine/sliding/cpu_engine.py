@@ -19,10 +19,20 @@ class CpuEngine:
         self._updates = updates
         self._adamw = adamw
         self._queue = UpdateQueue()
-        self.busy_seconds = 0.0
-        self.elements = 0
+        self.worked = (0.0, 0)
+        """Seconds at work and elements done so far, replaced as one."""
         self._thread = threading.Thread(target=self._run, name="cpu-adamw", daemon=True)
         self._thread.start()
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds at work so far."""
+        return self.worked[0]
+
+    @property
+    def elements(self) -> int:
+        """Elements done so far."""
+        return self.worked[1]
 
     def put(self, job: Job) -> None:
         """Queue an update whose gradient is, or after `landed` will be, in host memory."""
@@ -54,7 +64,7 @@ class CpuEngine:
             eps=settings.eps,
             decayed=self._state.units[job.unit].decayed,
         )
-        self.busy_seconds += time.perf_counter() - begun
-        self.elements += job.grad.numel()
+        seconds, elements = self.worked
+        self.worked = (seconds + time.perf_counter() - begun, elements + job.grad.numel())
         job.consumed(None)
         self._updates.finish(job.unit, None)

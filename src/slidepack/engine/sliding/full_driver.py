@@ -86,7 +86,7 @@ class FullDriver:
                 training step has changed weights before it ends, so it is finished.
         """
         self._shape = shape
-        self._window = window
+        self.window = window
         self._choices = choices
         self._rows = rows
         self._check_stop = check_stop
@@ -109,7 +109,7 @@ class FullDriver:
         Raises:
             BaseException: what an optimizer engine died of.
         """
-        window, shape = self._window, self._shape
+        window, shape = self.window, self._shape
         rows = self._rows(batches)
         window.ends.renew()
         self._forward(batches, rows)
@@ -129,7 +129,7 @@ class FullDriver:
     @torch.no_grad()
     def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
         """Return the summed loss of the batches, without gradients."""
-        window, shape = self._window, self._shape
+        window, shape = self.window, self._shape
         total, tokens = 0.0, 0
         window.ends.renew()
         for batch in batches:
@@ -151,7 +151,7 @@ class FullDriver:
 
     @torch.no_grad()
     def _forward(self, batches: Sequence[PackedBatch], rows: Rows, *, keep: bool = True) -> None:
-        window, shape = self._window, self._shape
+        window, shape = self.window, self._shape
         for micro, batch in enumerate(batches):
             rows.put((0, micro), embed(window.ends.embedding, batch.ids, shape))
         for layer in range(shape.num_layers):
@@ -189,7 +189,7 @@ class FullDriver:
 
     def _head(self, batches: Sequence[PackedBatch], rows: Rows) -> tuple[Tensor, int]:
         """Return the step's mean loss; put the last layer's gradient in the rows."""
-        window, shape = self._window, self._shape
+        window, shape = self.window, self._shape
         ends = window.ends
         supervised = sum(batch.labels.numel() for batch in batches)
         ends.begin_grads()
@@ -227,7 +227,7 @@ class FullDriver:
         self, layer: int, batches: Sequence[PackedBatch], rows: Rows, settings: StepSettings
     ) -> Tensor:
         """Differentiate one layer and hand its gradient over; return the squared norm."""
-        window, shape = self._window, self._shape
+        window, shape = self.window, self._shape
         flat = window.weights.acquire(layer)
         for ahead in range(1, window.prefetch + 1):
             if layer - ahead >= 0:
@@ -262,7 +262,7 @@ class FullDriver:
 
     def _add_up(self, grad: Tensor, *, first: bool, last: bool) -> None:
         """Add a micro-batch's gradient in fp32; leave the sum, rounded once, at the end."""
-        wide = self._window.wide_grad
+        wide = self.window.wide_grad
         assert wide is not None
         if first:
             wide.copy_(grad)
@@ -274,7 +274,7 @@ class FullDriver:
             grad.zero_()
 
     def _embedding_grad(self, batches: Sequence[PackedBatch], rows: Rows) -> None:
-        ends = self._window.ends
+        ends = self.window.ends
         scale = embedding_scale(self._shape, ends.embedding.dtype)
         for micro, batch in enumerate(batches):
             ends.add_embedding_grad(batch.ids, rows.get((_GRADIENT, micro)), scale)
@@ -285,10 +285,10 @@ class FullDriver:
         if clip_norm <= 0.0:
             return True
         if not math.isfinite(norm):
-            self._window.optimizer.skip()
+            self.window.optimizer.skip()
             return False
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
-        self._window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
+        self.window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
         return True
 
 

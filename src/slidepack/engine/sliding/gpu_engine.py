@@ -1,6 +1,8 @@
 """The optimizer on the card: state streams through it in chunks, and goes back to host memory."""
 
 import threading
+import time
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -55,6 +57,19 @@ class _Stage:
         return self._grad.view(grad.dtype)[: grad.numel()]
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A unit's way through the card."""
+
+    elements: int
+    begun: float
+    """When the host launched it, which on a CPU does the work."""
+    begin: torch.cuda.Event | None
+    """When its gradient was there and the lane was free for its state."""
+    end: torch.cuda.Event | None
+    """When host memory has its new state."""
+
+
 class GpuEngine:
     """One thread that launches copies and steps; the card's own engines do the work."""
 
@@ -68,6 +83,10 @@ class GpuEngine:
         self._device = device
         self._stages = [_Stage(state.states[0], device) for _ in range(STAGES)]
         self._next = 0
+        self._last: _Span | None = None
+        self.worked = (0.0, 0)
+        """Seconds at work and elements done so far, replaced as one; the last unit launched is
+        counted when the next one is."""
         self._queue = UpdateQueue()
         self._thread = threading.Thread(target=self._run, name="gpu-adamw", daemon=True)
         self._thread.start()
@@ -82,30 +101,45 @@ class GpuEngine:
         self._thread.join()
 
     def _run(self) -> None:
-        before: torch.cuda.Event | None = None
+        before: _Span | None = None
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
             while (job := self._queue.take()) is not None:
-                done = self._launch(job)
+                span = self._launch(job)
                 # One unit ahead of the card and no more, so that a more urgent one can overtake.
                 if before is not None:
-                    before.synchronize()
-                before = done
+                    self._await(before)
+                before = span
         except BaseException as error:  # noqa: BLE001 - handed to the walk, which raises it
             self._updates.fail(error)
 
-    def _launch(self, job: Job) -> torch.cuda.Event | None:
+    def _await(self, span: _Span) -> None:
+        """Wait for a unit, and count it."""
+        seconds, elements = self.worked
+        last, self._last = self._last, span
+        if span.begin is not None and span.end is not None:
+            span.end.synchronize()
+            busy = span.begin.elapsed_time(span.end)
+            # The last unit's end may lie after this one's begin: that time is counted once.
+            if last is not None and last.end is not None:
+                busy = min(busy, last.end.elapsed_time(span.end))
+            self.worked = (seconds + busy / 1e3, elements + span.elements)
+
+    def _launch(self, job: Job) -> _Span:
         streams = self._streams
         streams.update.wait(job.landed)
         streams.update_h2d.wait(job.landed)
+        begun, begin = time.perf_counter(), _now(streams.update_h2d)
         elements = job.grad.numel()
         for start in range(0, elements, CHUNK_ELEMENTS):
             self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
         job.consumed(streams.update.mark())
-        done = streams.update_d2h.mark()
+        done = _now(streams.update_d2h)
+        if done is None:
+            self._count(time.perf_counter() - begun, elements)
         self._updates.finish(job.unit, done)
-        return done
+        return _Span(elements, begin, done)
 
     def _chunk(self, job: Job, start: int, stop: int) -> None:
         streams, settings = self._streams, job.settings

@@ -80,18 +80,30 @@ def units_of(shape: ModelShape) -> tuple[Unit, ...]:
 class TrainState:
     """Master weights and moments of every unit, in one exact slab."""
 
-    def __init__(self, units: Sequence[Unit], form: StateFormat, *, pin: bool) -> None:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        form: StateFormat,
+        *,
+        pin: bool,
+        homes: Sequence[int] | None = None,
+    ) -> None:
         """Allocate, all zero.
 
         Args:
             units: of the model.
             form: how they are stored.
             pin: the memory is copied to and from a GPU.
+            homes: for each unit, the unit whose memory it uses, for a benchmark of a model that
+                does not fit; None gives each its own.
         """
         self.units = tuple(units)
         self.form = form
-        self.slab = Slab(sum(form.unit_bytes(unit.elements) for unit in units), pin=pin)
-        self.states = tuple(self._carve(unit.elements) for unit in units)
+        homes = range(len(units)) if homes is None else homes
+        sizes = {home: units[home].elements for home in homes}
+        self.slab = Slab(sum(form.unit_bytes(elements) for elements in sizes.values()), pin=pin)
+        carved = {home: self._carve(elements) for home, elements in sizes.items()}
+        self.states = tuple(carved[home] for home in homes)
 
     def _carve(self, elements: int) -> AdamWState:
         take = self.slab.take
@@ -126,6 +138,18 @@ class TrainState:
         plane, remainder = split_master(flat.float())
         whole.master[part] = plane
         whole.remainder[part] = remainder
+
+    def clear_moments(self) -> None:
+        """Set the moments to those before the first step."""
+        for state in self.states:
+            for tensor in (
+                state.exp_avg,
+                state.exp_avg_sq,
+                state.exp_avg_scale,
+                state.exp_avg_sq_scale,
+            ):
+                if tensor is not None:
+                    tensor.zero_()
 
     def read(self, unit: int, start: int, count: int) -> Tensor:
         """Return master weights in fp32, a copy."""

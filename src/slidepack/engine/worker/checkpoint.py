@@ -1,23 +1,16 @@
 """Checkpoints: written aside, made durable, renamed; the newest valid one is resumed from."""
 
-import errno
-import hashlib
-import os
 import shutil
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from slidepack.engine.contract.job import Frozen
 from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_folder, write_atomic
-from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.worker.trainee import Trainee
 
 _KEPT: Final = 2
-_TENSORS: Final = "lane.safetensors"
 _STATE: Final = "state.json"
 
 
@@ -34,14 +27,14 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     """Training time so far."""
     tokens: int
     tensors_hash: str = ""
-    """sha256 of the tensor file; filled in by `save_checkpoint`."""
+    """Digest of the tensor files; filled in by `save_checkpoint`."""
 
 
 class InvalidCheckpointError(Exception):
     """A checkpoint folder that cannot be resumed from; the message says why."""
 
 
-def save_checkpoint(arena: LoraArena, state: LaneState, checkpoints: Path) -> Path:
+def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Path:
     """Write a checkpoint durably and keep the last two.
 
     A crash at any moment leaves the earlier checkpoints whole; an unfinished one has a name that
@@ -55,9 +48,7 @@ def save_checkpoint(arena: LoraArena, state: LaneState, checkpoints: Path) -> Pa
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        tensors = temporary / _TENSORS
-        _save_tensors(arena, tensors)
-        complete = msgspec.structs.replace(state, tensors_hash=_file_hash(tensors))
+        complete = msgspec.structs.replace(state, tensors_hash=trainee.save(temporary))
         write_atomic(temporary / _STATE, msgspec.json.encode(complete))
         if final.exists():
             shutil.rmtree(final)
@@ -71,54 +62,21 @@ def save_checkpoint(arena: LoraArena, state: LaneState, checkpoints: Path) -> Pa
     return final
 
 
-def load_checkpoint(arena: LoraArena, folder: Path, spec_hash: str) -> LaneState:
-    """Fill the arena from a checkpoint and return its state.
+def load_checkpoint(trainee: Trainee, folder: Path, spec_hash: str) -> LaneState:
+    """Fill what is trained from a checkpoint and return its state.
 
     Raises:
-        InvalidCheckpointError: a file is missing, damaged, or belongs to another job; the arena is
-            unchanged.
+        InvalidCheckpointError: a file is missing, damaged, or belongs to another job; what is
+            trained is as it was before the first step.
     """
     try:
         state = msgspec.json.decode((folder / _STATE).read_bytes(), type=LaneState)
-        found = _file_hash(folder / _TENSORS)
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidCheckpointError(f"{folder}: {error}") from error
-    if found != state.tensors_hash:
-        raise InvalidCheckpointError(f"{folder}: {_TENSORS} is damaged (its sha256 differs)")
     if state.spec_hash != spec_hash:
         raise InvalidCheckpointError(f"{folder}: it belongs to another job specification")
     try:
-        tensors = load_file(folder / _TENSORS)
-    except (SafetensorError, OSError) as error:
+        trainee.load(folder, state.tensors_hash)
+    except (OSError, ValueError) as error:
         raise InvalidCheckpointError(f"{folder}: {error}") from error
-    for name, target in _arena_tensors(arena).items():
-        if name not in tensors or tensors[name].shape != target.shape:
-            raise InvalidCheckpointError(f"{folder}: {name} is missing or has another size")
-    with torch.no_grad():
-        for name, target in _arena_tensors(arena).items():
-            target.copy_(tensors[name])
     return state
-
-
-def _arena_tensors(arena: LoraArena) -> dict[str, torch.Tensor]:
-    return {
-        "params": arena.params,
-        "exp_avg": arena.exp_avg,
-        "exp_avg_sq": arena.exp_avg_sq,
-    }
-
-
-def _save_tensors(arena: LoraArena, path: Path) -> None:
-    try:
-        save_file({name: tensor.cpu() for name, tensor in _arena_tensors(arena).items()}, path)
-    except SafetensorError as error:
-        # The library wraps the system's error in words; callers tell a full disk by its number.
-        full = "No space left" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

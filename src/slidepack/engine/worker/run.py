@@ -19,17 +19,12 @@ from slidepack.engine.contract.events import (
     Started,
     Warned,
 )
-from slidepack.engine.contract.job import JobSpec, LoraMethod
+from slidepack.engine.contract.job import FullMethod, LoraMethod
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
-from slidepack.engine.export.peft import write_peft_folder
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.model.generate import generate_greedy
-from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
-from slidepack.engine.model.layers import Decoder
-from slidepack.engine.model.loading import eos_ids, load_decoder
-from slidepack.engine.sliding.driver import Driver
+from slidepack.engine.model.loading import eos_ids
+from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.checkpoint import (
     InvalidCheckpointError,
     LaneState,
@@ -38,21 +33,23 @@ from slidepack.engine.worker.checkpoint import (
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData, load_data, write_rejects
 from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.full_trainee import load_full
 from slidepack.engine.worker.order import total_steps
 from slidepack.engine.worker.stopping import StopFlag
+from slidepack.engine.worker.trainee import Trainee, load_lora
 from slidepack.engine.worker.trainer import Trainer
 
 _ROWS_PER_REPORT = 200
 
 
 class Run:
-    """One attempt at a LoRA job."""
+    """One attempt at a job."""
 
     def __init__(self, folder: RunFolder, events: EventLog, stop: StopFlag) -> None:
         """Read the run folder's input files.
 
         Raises:
-            SlidepackError: RUN-FOLDER-BROKEN or RUN-METHOD-UNSUPPORTED.
+            SlidepackError: RUN-FOLDER-BROKEN.
         """
         self._folder = folder
         self._events = events
@@ -60,7 +57,6 @@ class Run:
         self._spec = folder.read_spec()
         self._plan = folder.read_plan()
         self._identity = folder.read_identity()
-        self._method = _lora_method(self._spec)
         self._spec_hash = hashlib.sha256(msgspec.json.encode(self._spec)).hexdigest()
 
     def execute(self) -> None:
@@ -73,21 +69,21 @@ class Run:
         """
         device = open_device(self._plan)
         tokenizer = load_tokenizer(Path(self._spec.base.path))
-        decoder = self._load(device)
-        choice = layer_attention(decoder.shape, decoder.device, decoder.dtype)
-        data = self._tokenise(tokenizer, decoder)
-        arena = LoraArena(decoder.shape, self._method, device)
-        arena.initialise(self._spec.seed)
-        state, resumed_from = self._restore(arena)
+        trainee = self._load(device)
+        try:
+            self._train(trainee, tokenizer)
+        finally:
+            trainee.close()
+
+    def _train(self, trainee: Trainee, tokenizer: ChatTokenizer) -> None:
+        data = self._tokenise(tokenizer, trainee.shape)
+        state, resumed_from = self._restore(trainee)
         steps = total_steps(self._spec, len(data.train))
-        self._report_start(arena, data, choice, steps, state, resumed_from)
+        self._report_start(trainee, data, steps, state, resumed_from)
         trainer = Trainer(
             spec=self._spec,
-            plan=self._plan,
             spec_hash=self._spec_hash,
-            decoder=decoder,
-            driver=Driver(decoder, arena, choice, self._plan.layer_activations, self._stop.check),
-            arena=arena,
+            trainee=trainee,
             data=data,
             total_steps=steps,
             state=state,
@@ -96,29 +92,41 @@ class Run:
             stop=self._stop,
             checkpoints=self._folder.checkpoints,
         )
-        sample = self._sampler(decoder, choice, tokenizer, data)
+        sample = self._sampler(trainee, tokenizer, data)
         if state is None:
-            sample(None, 0)
+            sample(tuned=False, step=0)
         loss_after = trainer.run()
         trainer.evaluate_test()
         try:
-            sample(arena, trainer.step)
+            sample(tuned=True, step=trainer.step)
         except torch.OutOfMemoryError as error:
             # The training is done; its answers are worth less than its result.
             self._warn("GPU-OUT-OF-MEMORY", f"The answers after training did not fit: {error}")
-        self._finish(trainer, arena, loss_after)
+        self._finish(trainer, trainee, loss_after)
 
-    def _load(self, device: torch.device) -> Decoder:
-        dtype = torch.float32 if self._plan.precision == "fp32" else torch.bfloat16
-        return load_decoder(
-            Path(self._spec.base.path),
-            device,
-            dtype,
-            lambda done, total: self._phase("loading", done, total),
-        )
+    def _load(self, device: torch.device) -> Trainee:
+        folder, spec = Path(self._spec.base.path), self._spec
 
-    def _tokenise(self, tokenizer: ChatTokenizer, decoder: Decoder) -> EncodedData:
-        vocab = decoder.shape.vocab
+        def on_layer(done: int, total: int) -> None:
+            self._phase("loading", done, total)
+
+        match spec.method:
+            case LoraMethod() as method:
+                return load_lora(
+                    folder,
+                    method,
+                    self._plan,
+                    spec.optim,
+                    spec.seed,
+                    device,
+                    on_layer,
+                    self._stop.check,
+                )
+            case FullMethod():
+                return load_full(folder, self._plan, spec.optim, device, on_layer, self._stop.check)
+
+    def _tokenise(self, tokenizer: ChatTokenizer, shape: ModelShape) -> EncodedData:
+        vocab = shape.vocab
         if tokenizer.plain_tokens_beyond(vocab):
             raise SlidepackError(
                 "MODEL-BROKEN",
@@ -133,27 +141,26 @@ class Run:
                 self._phase("tokenising", done, 0)
 
         self._phase("tokenising", 0, 0)
-        limit = min(self._spec.max_seq_len, decoder.shape.max_positions)
+        limit = min(self._spec.max_seq_len, shape.max_positions)
         data = load_data(self._spec, tokenizer, limit, on_row, vocab=vocab)
         if data.rejects:
             message = write_rejects(data.rejects, self._folder.rejects)
             self._warn("DATA-ROWS-LEFT-OUT", message)
         return data
 
-    def _restore(self, arena: LoraArena) -> tuple[LaneState | None, str]:
-        """Fill the arena from the newest valid checkpoint; a damaged one is named and passed."""
+    def _restore(self, trainee: Trainee) -> tuple[LaneState | None, str]:
+        """Go on from the newest valid checkpoint; a damaged one is named and passed."""
         for path in self._identity.resume_from:
             try:
-                return load_checkpoint(arena, Path(path), self._spec_hash), path
+                return load_checkpoint(trainee, Path(path), self._spec_hash), path
             except InvalidCheckpointError as error:
                 self._warn("RUN-CHECKPOINT-CORRUPT", f"A checkpoint is left out: {error}.")
         return None, ""
 
     def _report_start(
         self,
-        arena: LoraArena,
+        trainee: Trainee,
         data: EncodedData,
-        choice: LayerAttention,
         steps: int,
         state: LaneState | None,
         resumed_from: str,
@@ -162,39 +169,32 @@ class Run:
             Started(
                 at=self._events.now(),
                 pid=os.getpid(),
-                device=_device_name(arena.params.device),
+                device=_device_name(trainee.device),
                 precision=self._plan.precision,
                 total_steps=steps,
                 from_step=state.step if state else 0,
                 train_rows=len(data.train),
                 eval_rows=len(data.selection),
-                trainable_params=arena.params.numel(),
-                attention=f"{choice.path}: {choice.reason}",
+                trainable_params=trainee.trainable_params,
+                attention=f"{trainee.attention.path}: {trainee.attention.reason}",
                 resumed_from=resumed_from,
             )
         )
 
     def _sampler(
-        self,
-        decoder: Decoder,
-        choice: LayerAttention,
-        tokenizer: ChatTokenizer,
-        data: EncodedData,
-    ) -> Callable[[LoraArena | None, int], None]:
+        self, trainee: Trainee, tokenizer: ChatTokenizer, data: EncodedData
+    ) -> Callable[..., None]:
         stop_ids = eos_ids(Path(self._spec.base.path), tokenizer.eos_id)
 
-        def sample(arena: LoraArena | None, step: int) -> None:
+        def sample(*, tuned: bool, step: int) -> None:
             if not data.prompts:
                 return
             self._phase("sampling", 0, len(data.prompts))
-            answers = generate_greedy(
-                decoder,
-                arena,
-                choice,
+            answers = trainee.answer(
                 [prompt.ids for prompt in data.prompts],
-                max_new_tokens=self._spec.eval.sample_tokens,
-                stop_ids=stop_ids,
-                check_stop=self._stop.check,
+                self._spec.eval.sample_tokens,
+                stop_ids,
+                tuned=tuned,
             )
             for prompt, ids in zip(data.prompts, answers, strict=True):
                 self._events.append(
@@ -208,19 +208,19 @@ class Run:
 
         return sample
 
-    def _finish(self, trainer: Trainer, arena: LoraArena, loss_after: float | None) -> None:
+    def _finish(self, trainer: Trainer, trainee: Trainee, loss_after: float | None) -> None:
         self._phase("saving", 0, 0)
-        if not bool(torch.isfinite(arena.params).all()):
+        if not trainee.is_finite():
             raise SlidepackError(
                 "RUN-DIVERGED",
-                "The trained adapter holds values that are no numbers.",
+                "The trained weights hold values that are no numbers.",
                 why=f"after step {trainer.step}; the checkpoints before it are kept",
                 fix=f"Try again with a learning rate below {self._spec.optim.lr / 3:.1e}.",
             )
-        if not any(bool(pair.b.any()) for _, _, pair in arena.named_pairs()):
-            self._warn("RUN-NOTHING-LEARNED", "The adapter is all zero: nothing was learned.")
+        if not trainee.has_learned():
+            self._warn("RUN-NOTHING-LEARNED", "The weights did not change: nothing was learned.")
         speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
-        peak_host, peak_device = _peak_bytes(arena.params.device)
+        peak_host, peak_device = _peak_bytes(trainee.device)
         summary = {
             "steps": trainer.step,
             "tokens": trainer.tokens,
@@ -233,7 +233,7 @@ class Run:
             "predicted_host_bytes": self._plan.predicted_host_bytes,
             "predicted_device_bytes": self._plan.predicted_device_bytes,
         }
-        self._write_result(arena, summary)
+        self._write_result(trainee, summary)
         self._events.append(
             Finished(
                 at=self._events.now(),
@@ -248,13 +248,12 @@ class Run:
             )
         )
 
-    def _write_result(self, arena: LoraArena, summary: dict[str, float | None]) -> None:
+    def _write_result(self, trainee: Trainee, summary: dict[str, float | None]) -> None:
         """Write the result aside and rename it, so that `result/` is whole or absent."""
         target = self._folder.result
         temporary = target.with_name(f".result.tmp-{os.getpid()}")
-        write_peft_folder(
-            arena, self._spec.base.name or self._spec.base.model_id, temporary / "adapter"
-        )
+        temporary.mkdir(parents=True)
+        trainee.write_result(temporary, self._spec.base.name or self._spec.base.model_id)
         write_atomic(temporary / "summary.json", json.dumps(summary, indent=2).encode())
         temporary.rename(target)
         fsync_folder(target.parent)
@@ -311,14 +310,3 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)"
-
-
-def _lora_method(spec: JobSpec) -> LoraMethod:
-    if not isinstance(spec.method, LoraMethod):
-        raise SlidepackError(
-            "RUN-METHOD-UNSUPPORTED",
-            "Full fine-tuning is not built yet.",
-            why="the job's method is full",
-            fix="Use LoRA for now.",
-        )
-    return spec.method

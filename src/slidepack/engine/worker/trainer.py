@@ -1,4 +1,4 @@
-"""The training loop of one LoRA lane: step, report, evaluate, checkpoint, obey."""
+"""The training loop: step, report, evaluate, checkpoint, obey."""
 
 import math
 import time
@@ -17,23 +17,21 @@ from slidepack.engine.contract.events import (
     Warned,
 )
 from slidepack.engine.contract.job import JobSpec
-from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.lora.optimizer import learning_rate, optimizer_step
+from slidepack.engine.lora.optimizer import learning_rate
 from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
-from slidepack.engine.model.layers import Decoder
-from slidepack.engine.sliding.driver import Driver
 from slidepack.engine.worker.checkpoint import LaneState, save_checkpoint
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.order import rows_of_step
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
+from slidepack.engine.worker.trainee import Trainee
 
 CHECKPOINT_SECONDS: Final = 300.0
 """Time between checkpoints where the job names no number of steps."""
 _EVALUATIONS_PER_RUN: Final = 10
+_CHECKPOINT_PAUSE: Final = 20.0
 _MAX_BAD_STEPS: Final = 3
 _SPEED_WINDOW: Final = 20
 """Steps over which tokens per second are averaged."""
@@ -63,17 +61,14 @@ class RunClock:
 
 
 class Trainer:
-    """Trains one lane; every result leaves as an event or a checkpoint."""
+    """Trains; every result leaves as an event or a checkpoint."""
 
     def __init__(
         self,
         *,
         spec: JobSpec,
-        plan: RunPlan,
         spec_hash: str,
-        decoder: Decoder,
-        driver: Driver,
-        arena: LoraArena,
+        trainee: Trainee,
         data: EncodedData,
         total_steps: int,
         state: LaneState | None,
@@ -84,11 +79,8 @@ class Trainer:
     ) -> None:
         """Bind everything a run needs; `state` is what a resumed run goes on from."""
         self._spec = spec
-        self._plan = plan
         self._spec_hash = spec_hash
-        self._decoder = decoder
-        self._driver = driver
-        self._arena = arena
+        self._trainee = trainee
         self._data = data
         self._events = events
         self._control = control
@@ -101,6 +93,7 @@ class Trainer:
         self.clock = RunClock(state.seconds if state else 0.0)
         self._bad_steps = 0
         self._last_checkpoint_time = time.monotonic()
+        self._checkpoint_seconds = 0.0
         self._last_checkpoint_step = self.step if state else -1
 
     def run(self) -> float | None:
@@ -144,7 +137,7 @@ class Trainer:
         rows = self._data.selection
         if not rows:
             return None
-        loss = self._driver.evaluate(self._packed(rows))
+        loss = self._trainee.evaluate(self._packed(rows))
         self._events.append(
             Evaluated(
                 at=self._events.now(),
@@ -162,7 +155,7 @@ class Trainer:
         """Measure and report the loss on the rows that selection never saw."""
         if not self._data.test:
             return
-        loss = self._driver.evaluate(self._packed(self._data.test))
+        loss = self._trainee.evaluate(self._packed(self._data.test))
         self._events.append(
             Evaluated(
                 at=self._events.now(),
@@ -178,7 +171,7 @@ class Trainer:
         """Write a checkpoint of the last whole step and report it."""
         begun = time.monotonic()
         path = save_checkpoint(
-            self._arena,
+            self._trainee,
             LaneState(
                 step=self.step,
                 total_steps=self.total_steps,
@@ -190,13 +183,14 @@ class Trainer:
             self._checkpoints,
         )
         self._last_checkpoint_time = time.monotonic()
+        self._checkpoint_seconds = self._last_checkpoint_time - begun
         self._last_checkpoint_step = self.step
         self._events.append(
             Checkpointed(
                 at=self._events.now(),
                 step=self.step,
                 path=str(path),
-                seconds=time.monotonic() - begun,
+                seconds=self._checkpoint_seconds,
                 reason=reason,
             )
         )
@@ -205,9 +199,8 @@ class Trainer:
         begun = time.monotonic()
         rows = rows_of_step(self._spec, self._data.train, self.step)
         batches = self._packed(rows)
-        loss = self._driver.train_step(batches, (self._spec.seed, self.step))
         lr = learning_rate(self._spec.optim, self.step, self.total_steps)
-        norm = optimizer_step(self._arena, self._spec.optim, self.step, self.total_steps)
+        loss, norm = self._trainee.train_step(batches, self.step, self.total_steps)
         self.step += 1
         tokens = sum(batch.num_tokens for batch in batches)
         self.tokens += tokens
@@ -229,10 +222,10 @@ class Trainer:
         )
 
     def _packed(self, rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-        decoder = self._decoder
+        trainee = self._trainee
         return [
-            pack_rows(group, decoder.shape, decoder.device, decoder.dtype)
-            for group in micro_batches(rows, self._plan.micro_batch_tokens)
+            pack_rows(group, trainee.shape, trainee.device, trainee.dtype)
+            for group in micro_batches(rows, trainee.micro_batch_tokens)
         ]
 
     def _watch(self, loss: float, norm: float) -> None:
@@ -258,7 +251,7 @@ class Trainer:
         )
 
     def _gate_first_loss(self, loss: float) -> None:
-        limit = math.log(self._decoder.shape.vocab) + 2.0
+        limit = math.log(self._trainee.shape.vocab) + 2.0
         if self.step == 1 and loss > limit:
             self._events.append(
                 Warned(
@@ -295,7 +288,9 @@ class Trainer:
         every = self._spec.checkpoint_every_steps
         if every:
             return self.step % every == 0
-        return time.monotonic() - self._last_checkpoint_time >= CHECKPOINT_SECONDS
+        # A whole model takes its time to write; no more than a twentieth of the run goes there.
+        pause = max(CHECKPOINT_SECONDS, _CHECKPOINT_PAUSE * self._checkpoint_seconds)
+        return time.monotonic() - self._last_checkpoint_time >= pause
 
 
 def _finite(value: float) -> float | None:

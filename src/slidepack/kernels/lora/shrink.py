@@ -16,8 +16,9 @@ from torch import Tensor
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
 from slidepack.kernels.lora.tables import LoraTables, Side
+from slidepack.kernels.tiles import LoraTiles
 
-__all__ = ["SPLIT", "shrink_launch", "shrink_plain"]
+__all__ = ["SPLIT", "shrink_launch", "shrink_plain", "shrink_stages"]
 
 _SUM_ROWS: Final = 16
 SPLIT: Final = 4096
@@ -127,6 +128,11 @@ def _shrink_sum_kernel(
     tl.store(out_ptr + at, acc, mask=inside)
 
 
+def shrink_stages(sizes: LoraTiles, dtype: torch.dtype) -> int:
+    """Return the stages for a dtype: the table's are measured in bf16, and fp32 is twice as large."""
+    return sizes.shrink_stages if dtype.itemsize <= 2 else min(2, sizes.shrink_stages)
+
+
 def shrink_launch(
     x: Tensor,
     weights: LoraWeights,
@@ -186,7 +192,7 @@ def shrink_launch(
         RANK8=tiles.rank8,
         SCALED=scales is not None,
         DROPOUT=dropout is not None,
-        STAGES=sizes.shrink_stages,
+        STAGES=shrink_stages(sizes, x.dtype),
         num_warps=sizes.shrink_warps,
     )
     if splits > 1:

@@ -1,0 +1,58 @@
+"""Between a Hugging Face folder and the trained state: tensor by tensor, never two models."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from slidepack.engine.model.loading import Shards
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.sliding.state import TrainState
+
+__all__ = ["fill_state", "state_tensors"]
+
+
+def fill_state(
+    folder: Path,
+    shape: ModelShape,
+    state: TrainState,
+    on_layer: Callable[[int, int], None] = lambda _done, _total: None,
+) -> None:
+    """Fill the master weights from a folder.
+
+    Raises:
+        SlidepackError: MODEL-PICKLE or MODEL-BROKEN.
+    """
+    shards = Shards(folder)
+    for unit, tensors in enumerate(_layout(shape)):
+        start = 0
+        for name, size in tensors.items():
+            state.write(unit, start, shards.read(name, size))
+            start += math.prod(size)
+        on_layer(min(unit + 1, shape.num_layers), shape.num_layers)
+
+
+def state_tensors(shape: ModelShape, state: TrainState) -> Iterator[tuple[str, Tensor]]:
+    """Yield the model's tensors as the passes read them, under their Hugging Face names."""
+    for unit, tensors in enumerate(_layout(shape)):
+        start = 0
+        for name, size in tensors.items():
+            count = math.prod(size)
+            yield name, state.weights(unit)[start : start + count].view(size)
+            start += count
+
+
+def _layout(shape: ModelShape) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield the tensors of each unit, in the order of its flat range."""
+    for layer in range(shape.num_layers):
+        yield {
+            f"model.layers.{layer}.{name}": size
+            for name, size in shape.layer_tensor_shapes().items()
+        }
+    table, norm = (shape.vocab, shape.hidden), (shape.hidden,)
+    if shape.tied_head:
+        yield {"model.embed_tokens.weight": table, "model.norm.weight": norm}
+        return
+    yield {"model.embed_tokens.weight": table}
+    yield {"lm_head.weight": table, "model.norm.weight": norm}

@@ -1,0 +1,270 @@
+"""Full fine-tuning as a run trains it: every weight, through the sliding walk."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, overload
+
+import platformdirs
+import torch
+from torch import Tensor
+
+from slidepack.engine.contract.job import OptimSpec
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.export.folder import write_model_folder
+from slidepack.engine.lora.optimizer import learning_rate
+from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.model.generate import generate_greedy
+from slidepack.engine.model.layer_attention import layer_attention
+from slidepack.engine.model.layers import Decoder, LayerWeights, layer_over
+from slidepack.engine.shape import ModelShape, read_shape
+from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
+from slidepack.engine.sliding.driver import LossSum
+from slidepack.engine.sliding.load_state import fill_state, state_tensors
+from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
+from slidepack.engine.sliding.updates import StepSettings
+from slidepack.engine.sliding.weight_ring import Weights
+from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
+from slidepack.kernels import AdamWState, adamw_scalars
+
+__all__ = ["FullTrainee", "load_full"]
+
+_SHARED_START: Final = 0.5
+"""The CPU's share of the layers before rates are known."""
+
+
+class FullTrainee:
+    """Every weight of a model."""
+
+    def __init__(
+        self,
+        base: Path,
+        shape: ModelShape,
+        state: TrainState,
+        plan: RunPlan,
+        optim: OptimSpec,
+        device: torch.device,
+        check_stop: Callable[[], None],
+    ) -> None:
+        """Bind a state that is filled with the base's weights."""
+        self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
+        self.attention = layer_attention(shape, device, self.dtype)
+        self.trainable_params = shape.total_params
+        self.micro_batch_tokens = plan.micro_batch_tokens
+        self._base = base
+        self._state = state
+        self._optim = optim
+        self._check_stop = check_stop
+        self._plan = plan
+        self._built: FullTrainer | None = None
+        self._changed = False
+
+    @property
+    def _trainer(self) -> FullTrainer:
+        """Built when a pass first needs it: weights on the card are copies of the state then."""
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def _build(self) -> FullTrainer:
+        plan, full = self._plan, self._plan.full
+        assert full is not None
+        share = {"cpu": 1.0, "gpu": 0.0, "auto": _SHARED_START}[full.engine]
+        setup = FullSetup(
+            device=self.device,
+            weights=full.weights,
+            weight_slots=full.weight_slots,
+            grad_slots=full.grad_slots,
+            host_grad_slots=full.host_grad_slots,
+            cpu_share=share,
+            rows=full.rows,
+            max_tokens=full.max_tokens,
+            max_micro_tokens=max(plan.micro_batch_tokens, full.longest_row),
+            accumulate=full.max_tokens > plan.micro_batch_tokens,
+            clip=self._optim.clip_norm > 0.0,
+            cpu_threads=plan.cpu_threads,
+            cache=platformdirs.user_cache_path("slidepack") / "native",
+        )
+        return build_full(self.shape, self._state, setup, self._check_stop)
+
+    @property
+    def reason(self) -> str:
+        """Which optimizer engines run."""
+        return self._trainer.reason
+
+    def train_step(
+        self, batches: Sequence[PackedBatch], step: int, total_steps: int
+    ) -> tuple[LossSum, float]:
+        """Do one optimizer step; the last updates may still be under way when this returns."""
+        optim = self._optim
+        scalars = adamw_scalars(
+            torch.tensor(step + 1),
+            torch.tensor(1.0),
+            lr=learning_rate(optim, step, total_steps),
+            beta1=optim.beta1,
+            beta2=optim.beta2,
+            weight_decay=optim.weight_decay,
+        )
+        settings = StepSettings(
+            scalars_host=scalars,
+            scalars_device=scalars.to(self.device),
+            beta1=optim.beta1,
+            beta2=optim.beta2,
+            eps=optim.eps,
+        )
+        result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
+        self._changed |= result.applied and result.grad_norm > 0.0 and float(scalars[1]) > 0.0
+        return result.loss, result.grad_norm
+
+    def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
+        """Return the summed loss of the batches."""
+        return self._trainer.driver.evaluate(batches)
+
+    def answer(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        stop_ids: frozenset[int],
+        *,
+        tuned: bool,
+    ) -> list[list[int]]:
+        """Continue prompts greedily; the base is gone once training has begun."""
+        del tuned
+        window = self._trainer.driver.window
+        window.ends.renew()
+        decoder = Decoder(
+            self.shape,
+            window.ends.embedding,
+            _SlidingLayers(window.weights, self.shape, window.prefetch),
+            window.ends.final_norm,
+            window.ends.head,
+        )
+        return generate_greedy(
+            decoder,
+            None,
+            self.attention,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            check_stop=self._check_stop,
+        )
+
+    def save(self, folder: Path) -> str:
+        """Write each unit's state as it is in memory."""
+        self._trainer.updates.drain()
+        digest = hashlib.sha256()
+        for index, state in enumerate(self._state.states):
+            digest.update(write_tensors(folder / _unit_file(index), _named(state)).encode())
+        return digest.hexdigest()
+
+    def load(self, folder: Path, digest: str) -> None:
+        """Read each unit's state in place; where that fails, the base is read again."""
+        assert self._built is None, "a checkpoint is read before the first pass"
+        found = hashlib.sha256()
+        try:
+            for index, state in enumerate(self._state.states):
+                found.update(read_tensors(folder / _unit_file(index), _named(state)).encode())
+            if found.hexdigest() != digest:
+                raise ValueError("its tensor files are damaged (their digest differs)")
+        except (OSError, ValueError):
+            self._state.clear_moments()
+            fill_state(self._base, self.shape, self._state)
+            raise
+        self._changed = True
+
+    def is_finite(self) -> bool:
+        """Return whether every weight is a number."""
+        self._trainer.updates.drain()
+        return all(bool(torch.isfinite(s.master).all()) for s in self._state.states)
+
+    def has_learned(self) -> bool:
+        """Return whether a step changed weights."""
+        return self._changed
+
+    def write_result(self, folder: Path, base_name: str) -> None:
+        """Write a Hugging Face folder in the dtype that was trained."""
+        del base_name
+        self._trainer.updates.drain()
+        write_model_folder(
+            self._base, state_tensors(self.shape, self._state), self.dtype, folder / "model"
+        )
+
+    def close(self) -> None:
+        """End the engines and give pinned memory back."""
+        if self._built is not None:
+            self._built.close()
+        else:
+            self._state.slab.close()
+
+
+class _SlidingLayers(Sequence[LayerWeights]):
+    """A decoder's layers, each brought to the card as it is asked for."""
+
+    def __init__(self, weights: Weights, shape: ModelShape, prefetch: int) -> None:
+        self._weights = weights
+        self._shape = shape
+        self._prefetch = prefetch
+
+    def __len__(self) -> int:
+        return self._shape.num_layers
+
+    @overload
+    def __getitem__(self, index: int) -> LayerWeights: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LayerWeights]: ...
+    def __getitem__(self, index: int | slice) -> LayerWeights | Sequence[LayerWeights]:
+        if isinstance(index, slice):
+            raise TypeError("sliding layers are read one at a time")
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._view(index)
+
+    def __iter__(self) -> Iterator[LayerWeights]:
+        for index in range(len(self)):
+            yield self._view(index)
+            # The pass over this layer was launched when the next one is asked for.
+            self._weights.release(index)
+
+    def _view(self, index: int) -> LayerWeights:
+        flat = self._weights.acquire(index)
+        for ahead in range(1, self._prefetch + 1):
+            self._weights.prefetch((index + ahead) % len(self))
+        return layer_over(flat, self._shape)
+
+
+def load_full(
+    folder: Path,
+    plan: RunPlan,
+    optim: OptimSpec,
+    device: torch.device,
+    on_layer: Callable[[int, int], None],
+    check_stop: Callable[[], None],
+) -> FullTrainee:
+    """Read a model into host memory, layer by layer, and start the optimizer's engines.
+
+    Raises:
+        SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN.
+        OSError: the memory is not there.
+    """
+    assert plan.full is not None
+    shape = read_shape(folder)
+    form = StateFormat(split=plan.precision == "bf16", moments=plan.full.moments)
+    state = TrainState(units_of(shape), form, pin=device.type == "cuda")
+    fill_state(folder, shape, state, on_layer)
+    return FullTrainee(folder, shape, state, plan, optim, device, check_stop)
+
+
+def _unit_file(index: int) -> str:
+    return f"unit-{index:05d}.safetensors"
+
+
+def _named(state: AdamWState) -> dict[str, Tensor]:
+    named = {
+        "master": state.master,
+        "remainder": state.remainder,
+        "exp_avg": state.exp_avg,
+        "exp_avg_sq": state.exp_avg_sq,
+        "exp_avg_scale": state.exp_avg_scale,
+        "exp_avg_sq_scale": state.exp_avg_sq_scale,
+    }
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
