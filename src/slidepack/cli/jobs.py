@@ -25,10 +25,11 @@ def add(
         str | None, Value("--format", help="chat, alpaca or completion; detected if left out.")
     ] = None,
     name: Annotated[str | None, Value(help="Display name.")] = None,
+    method: Annotated[str | None, Value(help="lora or full (lora).")] = None,
     rank: Annotated[int | None, Value(help="LoRA rank (16).")] = None,
     alpha: Annotated[int | None, Value(help="LoRA alpha (32).")] = None,
     dropout: Annotated[float | None, Value(help="LoRA dropout (0).")] = None,
-    lr: Annotated[float | None, Value(help="Peak learning rate (2e-4).")] = None,
+    lr: Annotated[float | None, Value(help="Peak learning rate (2e-4; full 2e-5).")] = None,
     schedule: Annotated[str | None, Value(help="cosine, linear or constant.")] = None,
     batch_size: Annotated[int | None, Value(help="Rows in one step (8).")] = None,
     max_seq_len: Annotated[int | None, Value(help="Longest row in tokens (1024).")] = None,
@@ -40,10 +41,11 @@ def add(
     seed: Annotated[int | None, Value(help="Seed of everything random (0).")] = None,
     json_output: Json = False,
 ) -> None:
-    """Check a data file and queue a LoRA job on it."""
+    """Check a data file and queue a job on it."""
     client = connect()
     given: dict[str, Any] = {
         "name": name,
+        "method": method,
         "rank": rank,
         "alpha": alpha,
         "dropout": dropout,

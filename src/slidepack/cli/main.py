@@ -14,6 +14,7 @@ from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.output import print_json, say
+from slidepack.cli.train import train
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import CATALOGUE, SlidepackError
@@ -30,6 +31,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.command()(train)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -1,7 +1,7 @@
 """What a user asks for, before it is frozen: requests of the API, the page and the CLI."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,22 +16,21 @@ from slidepack.engine.contract.job import (
     JobSpec,
     LoraMethod,
     ModelRef,
+    MomentState,
+    OptimizerEngine,
     OptimSpec,
     Precision,
     Schedule,
 )
 from slidepack.engine.data.rows import clip
 
+_LORA_LR: Final = 2e-4
+_FULL_LR: Final = 2e-5
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job to queue. Every field but model and dataset has a default that suits most."""
 
-    model: str
-    """Id of a model."""
-    dataset: int
-    """Id of a dataset."""
-    held_out: int | None = None
-    """Id of a dataset that is only measured, never trained; None takes a tenth of the rows."""
+class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to train; every field has a default that suits most."""
+
     name: str = ""
     method: Literal["lora", "full"] = "lora"
     rank: int = 16
@@ -40,7 +39,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     targets: tuple[str, ...] = LORA_TARGETS
     rslora: bool = False
     base_precision: Precision = "auto"
-    lr: float = 2e-4
+    moments: MomentState = "auto"
+    """Of a full fine-tuning: how AdamW's moments are stored."""
+    optimizer_engine: OptimizerEngine = "auto"
+    """Of a full fine-tuning: who updates the weights."""
+    lr: float | None = None
+    """Peak learning rate; None takes `default_lr`."""
     schedule: Schedule = "cosine"
     warmup_fraction: float = 0.05
     weight_decay: float = 0.0
@@ -57,6 +61,22 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sample_prompts: tuple[str, ...] = ()
     seed: int = 0
 
+    @property
+    def default_lr(self) -> float:
+        """The learning rate that suits the method: every weight wants a tenth of an adapter's."""
+        return _LORA_LR if self.method == "lora" else _FULL_LR
+
+
+class JobRequest(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to queue."""
+
+    model: str
+    """Id of a model."""
+    dataset: int
+    """Id of a dataset."""
+    held_out: int | None = None
+    """Id of a dataset that is only measured, never trained; None takes a tenth of the rows."""
+
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model to bring in."""
@@ -71,8 +91,7 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
     """Turn a request into the immutable specification of a job.
 
     Raises:
-        SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-READY, DATA-NOT-FOUND, RUN-METHOD-UNSUPPORTED
-            or RUN-SPEC-INVALID.
+        SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-READY, DATA-NOT-FOUND or RUN-SPEC-INVALID.
     """
     model = catalogue.model(request.model)
     if model.state != "ready":
@@ -83,13 +102,6 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
             why=f"it is {model.state}: {detail}",
             fix="Wait until it is ready, or add it again.",
         )
-    if request.method == "full":
-        raise SlidepackError(
-            "RUN-METHOD-UNSUPPORTED",
-            "Full fine-tuning is not built yet.",
-            why="method is full",
-            fix="Use LoRA for now.",
-        )
     dataset = catalogue.dataset(request.dataset)
     held_out = None if request.held_out is None else catalogue.dataset(request.held_out)
     base = ModelRef(
@@ -99,8 +111,59 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
         revision=model.revision,
         name=model.source if model.kind == "hub" else model.name,
     )
+    title = f"{clip(Path(dataset.name).stem, 100)} on {base.model_id}"
+    rows = _dataset_ref(dataset, paths)
+    return job_spec(
+        request, title, base, rows, None if held_out is None else _dataset_ref(held_out, paths)
+    )
+
+
+def job_spec(
+    settings: JobSettings,
+    title: str,
+    base: ModelRef,
+    dataset: DatasetRef,
+    held_out: DatasetRef | None,
+) -> JobSpec:
+    """Build a specification.
+
+    Args:
+        settings: how to train.
+        title: the job's name where the settings have none.
+        base: the model.
+        dataset: normalised rows.
+        held_out: rows that are only measured, or None.
+
+    Raises:
+        SlidepackError: RUN-SPEC-INVALID.
+    """
     try:
-        return _spec(request, base, dataset, held_out, paths)
+        return JobSpec(
+            name=settings.name.strip() or title,
+            base=base,
+            dataset=dataset,
+            method=_method(settings),
+            optim=OptimSpec(
+                lr=settings.default_lr if settings.lr is None else settings.lr,
+                schedule=settings.schedule,
+                warmup_fraction=settings.warmup_fraction,
+                weight_decay=settings.weight_decay,
+                clip_norm=settings.clip_norm,
+            ),
+            batch_size=settings.batch_size,
+            max_seq_len=settings.max_seq_len,
+            epochs=0.0 if settings.steps else settings.epochs,
+            steps=settings.steps,
+            eval=EvalSpec(
+                selection=held_out,
+                selection_fraction=settings.selection_fraction,
+                test_fraction=settings.test_fraction,
+                every_steps=settings.eval_every_steps,
+                sample_prompts=settings.sample_prompts,
+            ),
+            checkpoint_every_steps=settings.checkpoint_every_steps,
+            seed=settings.seed,
+        )
     except ValueError as error:
         raise SlidepackError(
             "RUN-SPEC-INVALID",
@@ -110,46 +173,16 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
         ) from error
 
 
-def _spec(
-    request: JobRequest,
-    base: ModelRef,
-    dataset: DatasetRecord,
-    held_out: DatasetRecord | None,
-    paths: DataPaths,
-) -> JobSpec:
-    method: LoraMethod | FullMethod = LoraMethod(
-        rank=request.rank,
-        alpha=request.alpha,
-        dropout=request.dropout,
-        targets=request.targets,
-        rslora=request.rslora,
-        base_precision=request.base_precision,
-    )
-    return JobSpec(
-        name=request.name.strip() or f"{clip(Path(dataset.name).stem, 100)} on {base.model_id}",
-        base=base,
-        dataset=_dataset_ref(dataset, paths),
-        method=method,
-        optim=OptimSpec(
-            lr=request.lr,
-            schedule=request.schedule,
-            warmup_fraction=request.warmup_fraction,
-            weight_decay=request.weight_decay,
-            clip_norm=request.clip_norm,
-        ),
-        batch_size=request.batch_size,
-        max_seq_len=request.max_seq_len,
-        epochs=0.0 if request.steps else request.epochs,
-        steps=request.steps,
-        eval=EvalSpec(
-            selection=None if held_out is None else _dataset_ref(held_out, paths),
-            selection_fraction=request.selection_fraction,
-            test_fraction=request.test_fraction,
-            every_steps=request.eval_every_steps,
-            sample_prompts=request.sample_prompts,
-        ),
-        checkpoint_every_steps=request.checkpoint_every_steps,
-        seed=request.seed,
+def _method(settings: JobSettings) -> LoraMethod | FullMethod:
+    if settings.method == "full":
+        return FullMethod(moments=settings.moments, optimizer_engine=settings.optimizer_engine)
+    return LoraMethod(
+        rank=settings.rank,
+        alpha=settings.alpha,
+        dropout=settings.dropout,
+        targets=settings.targets,
+        rslora=settings.rslora,
+        base_precision=settings.base_precision,
     )
 
 

@@ -95,9 +95,17 @@ def adapter_zip(service: Service, job_id: int) -> Path:
             why=f"it is {job.state}",
             fix="Wait until it is completed.",
         )
+    folder = Path(job.result) / "adapter"
+    if not folder.is_dir():
+        raise SlidepackError(
+            "RUN-NO-RESULT",
+            f"Job {job_id} has no adapter: it trained the whole model.",
+            why=f"its result is {Path(job.result) / 'model'}",
+            fix="Use that folder as it is.",
+        )
     target = Path(job.result) / "adapter.zip"
     if not target.exists():
-        _zip_adapter(Path(job.result) / "adapter", target)
+        _zip_adapter(folder, target)
     return target
 
 

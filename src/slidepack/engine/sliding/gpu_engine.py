@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.sliding.state import TrainState
-from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.streams import Lane, Streams
 from slidepack.engine.sliding.updates import Job, UpdateQueue, Updates
 from slidepack.kernels import ADAMW_BLOCK, AdamWState, adamw
 
@@ -62,8 +62,6 @@ class _Span:
     """A unit's way through the card."""
 
     elements: int
-    begun: float
-    """When the host launched it, which on a CPU does the work."""
     begin: torch.cuda.Event | None
     """When its gradient was there and the lane was free for its state."""
     end: torch.cuda.Event | None
@@ -83,10 +81,10 @@ class GpuEngine:
         self._device = device
         self._stages = [_Stage(state.states[0], device) for _ in range(STAGES)]
         self._next = 0
-        self._last: _Span | None = None
+        self._last_end: torch.cuda.Event | None = None
         self.worked = (0.0, 0)
-        """Seconds at work and elements done so far, replaced as one; the last unit launched is
-        counted when the next one is."""
+        """Seconds at work and elements done so far, replaced as one. On a card the last unit is
+        counted when the next one has been launched."""
         self._queue = UpdateQueue()
         self._thread = threading.Thread(target=self._run, name="gpu-adamw", daemon=True)
         self._thread.start()
@@ -94,6 +92,16 @@ class GpuEngine:
     def put(self, job: Job) -> None:
         """Queue an update; its gradient may be on the card or in host memory."""
         self._queue.put(job)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds at work so far."""
+        return self.worked[0]
+
+    @property
+    def elements(self) -> int:
+        """Elements done so far."""
+        return self.worked[1]
 
     def close(self) -> None:
         """End the thread."""
@@ -116,21 +124,26 @@ class GpuEngine:
 
     def _await(self, span: _Span) -> None:
         """Wait for a unit, and count it."""
-        seconds, elements = self.worked
-        last, self._last = self._last, span
-        if span.begin is not None and span.end is not None:
-            span.end.synchronize()
-            busy = span.begin.elapsed_time(span.end)
-            # The last unit's end may lie after this one's begin: that time is counted once.
-            if last is not None and last.end is not None:
-                busy = min(busy, last.end.elapsed_time(span.end))
-            self.worked = (seconds + busy / 1e3, elements + span.elements)
+        if span.begin is None or span.end is None:
+            return
+        span.end.synchronize()
+        busy = span.begin.elapsed_time(span.end)
+        # The last unit may have ended after this one began: that time is counted once.
+        if self._last_end is not None:
+            busy = min(busy, self._last_end.elapsed_time(span.end))
+        self._last_end = span.end
+        self._count(busy / 1e3, span.elements)
+
+    def _count(self, busy_seconds: float, elements: int) -> None:
+        seconds, before = self.worked
+        self.worked = (seconds + busy_seconds, before + elements)
 
     def _launch(self, job: Job) -> _Span:
         streams = self._streams
         streams.update.wait(job.landed)
         streams.update_h2d.wait(job.landed)
-        begun, begin = time.perf_counter(), _now(streams.update_h2d)
+        begun = time.perf_counter()
+        begin = _now(streams.update_h2d)
         elements = job.grad.numel()
         for start in range(0, elements, CHUNK_ELEMENTS):
             self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
@@ -170,6 +183,15 @@ class GpuEngine:
         with streams.update_d2h.on():
             _copy_state(here, host)
         stage.free = streams.update_d2h.mark()
+
+
+def _now(lane: Lane) -> torch.cuda.Event | None:
+    """Return an event that tells its time, at the end of what was launched here so far."""
+    if lane.stream is None:
+        return None
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has no types here
+    event.record(lane.stream)
+    return event
 
 
 def _copy_state(source: AdamWState, target: AdamWState) -> None:

@@ -129,7 +129,7 @@ def _shrink_sum_kernel(
 
 
 def shrink_stages(sizes: LoraTiles, dtype: torch.dtype) -> int:
-    """Return the stages for a dtype: the table's are measured in bf16, and fp32 is twice as large."""
+    """Return the stages for a dtype: the table's are of 16 bits, and fp32 is twice as large."""
     return sizes.shrink_stages if dtype.itemsize <= 2 else min(2, sizes.shrink_stages)
 
 

@@ -1,0 +1,128 @@
+"""What the planners of adapters and of full fine-tuning share: the machine, sizes, refusals."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.plan import ActivationPolicy
+from slidepack.engine.shape import ModelShape
+
+__all__ = [
+    "DEVICE_CONTEXT_BYTES",
+    "DEVICE_HOST_BYTES",
+    "GIB",
+    "HEADROOM",
+    "HOST_PROCESS_BYTES",
+    "RESULT_COPIES",
+    "Machine",
+    "MemoryNeed",
+    "activation_bytes_per_token",
+    "layer_kept_elements",
+    "too_small",
+    "usable_bytes",
+]
+
+GIB: Final = 1 << 30
+
+HOST_PROCESS_BYTES: Final = 400 << 20
+"""Interpreter and the CPU build of torch, before the first weight."""
+DEVICE_HOST_BYTES: Final = 1536 << 20
+"""The same with a GPU build and its driver (measured: 1.45 GB with torch 2.11 and CUDA 13.0)."""
+DEVICE_CONTEXT_BYTES: Final = 900 << 20
+"""Driver context, libraries and allocator slack on a GPU."""
+HEADROOM: Final = 0.9
+"""Share of the free memory that a plan may use."""
+RESULT_COPIES: Final = 3
+"""Two checkpoints kept and one being written."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run may use, as probed just before it starts."""
+
+    device: str
+    """`cpu` or `cuda:N`."""
+    device_free_bytes: int
+    """Free VRAM; ignored for `cpu`."""
+    ram_available_bytes: int
+    cpu_threads: int
+
+
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that a plan is predicted to take at its peak, by what they are for."""
+
+    device: Mapping[str, int]
+    """Empty where the device is the CPU."""
+    host: Mapping[str, int]
+    disk: Mapping[str, int]
+
+    @property
+    def device_bytes(self) -> int:
+        """All of the device's parts."""
+        return sum(self.device.values())
+
+    @property
+    def host_bytes(self) -> int:
+        """All of the host's parts."""
+        return sum(self.host.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        """All of the disk's parts."""
+        return sum(self.disk.values())
+
+
+def usable_bytes(free: int) -> int:
+    """Return how much of the free memory a plan may use."""
+    return int(free * HEADROOM)
+
+
+def layer_kept_elements(shape: ModelShape) -> int:
+    """Return what autograd keeps of one layer for one token, with plain torch operations."""
+    kept = 7 * shape.hidden + 4 * shape.q_width + 3 * shape.kv_width + 5 * shape.ffn
+    # A norm more holds its input and the normed values.
+    if shape.sandwich_norms:
+        kept += 4 * shape.hidden
+    if shape.qk_norm:
+        kept += 2 * (shape.q_width + shape.kv_width)
+    return kept
+
+
+def activation_bytes_per_token(
+    shape: ModelShape, policy: ActivationPolicy, width_bytes: int, *, dropout: bool = False
+) -> int:
+    """Return the bytes one token of a micro-batch holds between forward and backward, all layers.
+
+    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input. With
+    dropout, each of the seven linears saves a mask and a dropped copy of its input.
+    """
+    kept = layer_kept_elements(shape)
+    if dropout:
+        kept += 2 * (5 * shape.hidden + shape.q_width + shape.ffn)
+    if policy == "keep":
+        return kept * shape.num_layers * width_bytes
+    return (shape.hidden * shape.num_layers + 2 * kept) * width_bytes
+
+
+def too_small(
+    on_cpu: bool,
+    needed: int,
+    free: int,
+    fix: str = "Choose a smaller model, batch size or max_seq_len, or close other programs.",
+) -> SlidepackError:
+    """Return the refusal of a job that does not fit, with both figures.
+
+    Args:
+        on_cpu: RAM is what is missing, not VRAM.
+        needed: bytes that it needs.
+        free: bytes that are free.
+        fix: what helps.
+    """
+    return SlidepackError(
+        "RAM-TOO-SMALL" if on_cpu else "GPU-OUT-OF-MEMORY",
+        "The job does not fit this machine's memory.",
+        why=f"it needs about {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are free "
+        f"and a tenth of that is held back",
+        fix=fix,
+    )
