@@ -122,6 +122,99 @@ def test_kernels_json_is_the_whole_answer(
     assert json.loads(capsys.readouterr().out) == result
 
 
+def _slid(**changed: Any) -> dict[str, Any]:
+    timing = {
+        "step_seconds": [0.8, 0.7, 0.75],
+        "median_step_seconds": 0.75,
+        "mean_step_seconds": 0.8,
+        "tokens_per_second": 10922.6,
+        "tokens_per_second_with_tail": 10240.0,
+    }
+    return {
+        "shape": "llama-3b",
+        "device": "NVIDIA H200",
+        "versions": {"torch": "2.11.0", "triton": "3.6.0"},
+        "batch": 8,
+        "seq": 1024,
+        "micro_batches": 1,
+        "moments": "fp32",
+        "clip": 0.0,
+        "alias_note": None,
+        **timing,
+        "share_of_ceiling": 0.5123,
+        "split": {"compute": 0.38, "h2d": 0.2, "cpu_optimizer": 0.5, "idle": 0.37},
+        "ceiling": {**timing, "tokens_per_second": 21320.4, "resident_layers": 28, "rows": "host"},
+        "optimizer_rates": {
+            "cpu": {"beside_the_rest": 3.5, "alone": 4.125},
+            "gpu": {"beside_the_rest": None, "alone": 3.9},
+        },
+        "link": {"h2d": 55.0, "d2h": 54.0, "both_each_way": 47.5},
+        "memory": {
+            "vram_peak_bytes": 7_350_000_000,
+            "vram_reserved_bytes": 7_900_000_000,
+            "ram_peak_bytes": 41_800_000_000,
+            "ram_bytes_per_parameter": 13.01,
+        },
+        "plan": {
+            "cpu_share": 0.5714,
+            "engines": "14 units on the CPU; 15 on the card",
+            "reasons": ["rows stay on the card", "5 slots"],
+        },
+        "loss": 11.76,
+        "grad_norm": 1.25,
+        "applied": True,
+    } | changed
+
+
+def test_slide_prints_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = _answer(monkeypatch, 0, json.dumps(_slid()) + "\n")
+    bench.slide("llama-3b", 8, 1024, vram_cap=24.0, optimizer="auto")
+    text = capsys.readouterr().out
+    lines = dict(line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip())
+    said = {name: value.strip() for name, value in lines.items()}
+    assert said["tokens a second"] == "10,923"
+    assert said["ceiling"] == "21,320 (28 resident layers, rows on the host)"
+    assert said["share of the ceiling"] == "51.2%"
+    assert said["each step"] == "0.800 0.700 0.750"
+    assert said["cpu_optimizer"] == "0.500 s"
+    assert said["gpu optimizer"] == "none beside the rest, 3.90 Gparam/s alone"
+    assert said["link"] == "55.0 GB/s in, 54.0 out, 47.5 each way at once"
+    assert said["VRAM peak"] == "7.35 GB, 7.90 GB reserved"
+    assert said["RAM peak"] == "41.8 GB, 13.0 bytes a parameter"
+    assert said["on"] == "NVIDIA H200, torch 2.11.0, triton 3.6.0"
+    assert "Plan: rows stay on the card.\nPlan: 5 slots.\n" in text
+    assert "Aliased" not in text
+    assert commands[0][commands[0].index("slide") :] == [
+        *("slide", "--shape=llama-3b", "--batch=8", "--seq=1024", "--micro-tokens=8192"),
+        *("--steps=6", "--vram-cap=24.0", "--optimizer=auto", "--moments=fp32", "--clip=0.0"),
+    ]
+
+
+def test_slide_says_what_is_aliased_or_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = _slid()["memory"] | {"ram_peak_bytes": None, "ram_bytes_per_parameter": None}
+    answer = _slid(alias_note="88 layers share 4", link=None, memory=memory, applied=False)
+    _answer(monkeypatch, 0, json.dumps(answer) + "\n")
+    bench.slide("mistral-123b", 8, 1024, alias_layers=4)
+    text = capsys.readouterr().out
+    assert "Aliased: 88 layers share 4." in text
+    assert "gradient norm 1.25, not applied" in text
+    assert "\nRAM peak" not in text
+    assert "GB/s" not in text
+
+
+def test_slide_json_is_the_whole_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = _answer(monkeypatch, 0, json.dumps(_slid()) + "\n")
+    bench.slide("tiny", 2, 8, rows="host", threads=3, device="cpu", json_output=True)
+    assert json.loads(capsys.readouterr().out) == _slid()
+    assert {"--rows=host", "--threads=3", "--device=cpu"} <= set(commands[0])
+
+
 _TUNED = {
     "device": "NVIDIA H200",
     "device_class": "sm_90",

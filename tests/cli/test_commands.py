@@ -38,7 +38,7 @@ def test_every_command_but_serve_has_json() -> None:
     }
     # The tests below run each of these, and those of the demo and the doctor are elsewhere.
     assert set(names) == {
-        *("serve", "open", "demo", "doctor", "data check"),
+        *("serve", "open", "demo", "doctor", "fit", "train", "data check"),
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
         *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry")),
         *(f"models {name}" for name in ("add", "list", "show", "rm")),

@@ -21,8 +21,10 @@ from slidepack.engine.memory import (
     GIB,
     Machine,
     activation_bytes_per_token,
+    plan_in_detail,
     plan_run,
     run_precision,
+    tighten,
 )
 from slidepack.engine.shape import ModelShape, RopeShape
 
@@ -94,10 +96,14 @@ def test_precision(precision: Any, device: str, expected: str) -> None:
     assert run_precision(_spec(method=LoraMethod(base_precision=precision)), device) == expected
 
 
-@pytest.mark.parametrize("method", [FullMethod(), LoraMethod(base_precision="nf4")])
-def test_what_is_not_built_says_so(method: LoraMethod | FullMethod) -> None:
+@pytest.mark.parametrize(("device", "expected"), [("cpu", "fp32"), ("cuda:0", "bf16")])
+def test_precision_of_full_fine_tuning(device: str, expected: str) -> None:
+    assert run_precision(_spec(method=FullMethod()), device) == expected
+
+
+def test_what_is_not_built_says_so() -> None:
     with pytest.raises(SlidepackError) as caught:
-        plan_run(_spec(method=method), SHAPE, _cpu(64 * GIB))
+        plan_run(_spec(method=LoraMethod(base_precision="nf4")), SHAPE, _cpu(64 * GIB))
     assert caught.value.report.code == "RUN-METHOD-UNSUPPORTED"
 
 
@@ -174,6 +180,22 @@ def test_a_longer_limit_than_the_models_costs_nothing() -> None:
     assert plan_run(_spec(max_seq_len=8192), SHAPE, machine) == plan_run(
         _spec(max_seq_len=100_000), SHAPE, machine
     )
+
+
+def test_the_parts_add_up_to_the_prediction() -> None:
+    for machine in (_cpu(64 * GIB), _gpu(64 * GIB)):
+        plan, need = plan_in_detail(_spec(), SHAPE, machine)
+        assert plan == plan_run(_spec(), SHAPE, machine)
+        assert (need.device_bytes, need.host_bytes, need.disk_bytes) == (
+            plan.predicted_device_bytes,
+            plan.predicted_host_bytes,
+            plan.predicted_disk_bytes,
+        )
+        assert need.device or machine.device == "cpu"
+
+
+def test_adapters_have_no_smaller_plan() -> None:
+    assert tighten(plan_run(_spec(), SHAPE, _gpu(64 * GIB)), _spec(), SHAPE) is None
 
 
 def test_recomputing_holds_less_than_keeping() -> None:

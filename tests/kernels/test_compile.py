@@ -151,7 +151,7 @@ def _rest(target: GPUTarget) -> list[Build]:
                 "scalars_ptr": "*fp32",
                 "elements": "i32",
                 "decayed": "i32",
-            } | dict.fromkeys(("beta1", "beta2", "eps"), "fp32")
+            } | dict.fromkeys(("one_minus_beta1", "beta2", "one_minus_beta2", "eps"), "fp32")
             options: dict[str, Any] = {"SPLIT": split, "BLOCK": ADAMW_BLOCK}
             options |= {"INT8": moment == "*i8"}
             name = f"adamw-{gradient}-{split}-{moment}"
@@ -190,10 +190,16 @@ def test_compiles_and_fits(build: Build, target: GPUTarget) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target.arch))
-def test_lora_fits_in_fp32(target: GPUTarget) -> None:
-    for build in lora_builds_in_fp32(target):
-        assert compile_or_skip(build, target).metadata.shared <= shared_bytes(target)
+@pytest.mark.parametrize(
+    ("build", "target"),
+    [
+        pytest.param(build, target, id=f"{build.name}-{target.arch}")
+        for target in TARGETS
+        for build in lora_builds_in_fp32(target)
+    ],
+)
+def test_lora_fits_in_fp32(build: Build, target: GPUTarget) -> None:
+    assert compile_or_skip(build, target).metadata.shared <= shared_bytes(target)
 
 
 @pytest.mark.parametrize("kernel", [_shrink_kernel, _expand_kernel, _outer_kernel])

@@ -316,7 +316,10 @@ REFUSED = [
         "bfloat16", "4 elements", packed=_zeros(2, dtype=U8), count=4, scales=_zeros(1, dtype=B16)
     ),
 ]
-UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention"}
+UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention"} | {
+    # Theirs are in test_lora.py and test_lora_dropout.py.
+    *("lora_linear", "lora_tables", "dropout_tables"),
+}
 """Plain forms, whose operations refuse by themselves, and what takes every value."""
 
 

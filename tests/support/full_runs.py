@@ -15,7 +15,7 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, pack_rows
 from slidepack.engine.model.layers import layer_over
 from slidepack.engine.shape import ModelShape, read_shape
-from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
+from slidepack.engine.sliding.build import FullSetup, FullTrainer, assign, build_full
 from slidepack.engine.sliding.full_driver import StepResult
 from slidepack.engine.sliding.state import MomentFormat, StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
@@ -41,6 +41,8 @@ class Recipe:
     moments: MomentFormat = "fp32"
     micro: Literal[1, 4] = 1
     clip: float = 0.0
+    lr: float = 1e-2
+    weight_decay: float = 0.1
     weights: Literal["slide", "resident"] = "slide"
     rows: Literal["device", "host"] = "device"
     cpu_share: float = 1.0
@@ -90,8 +92,8 @@ def state_of(model: PreTrainedModel, shape: ModelShape, recipe: Recipe) -> Train
     """Return a model's weights as trained state, moments zero."""
     state = TrainState(units_of(shape), recipe.form, pin=recipe.device.type == "cuda")
     weights = {path: parameter.detach() for path, parameter in model.named_parameters()}
-    for path, start in _places(shape).items():
-        state.write(start[0], start[1], weights[path])
+    for path, (unit, start) in _places(shape).items():
+        state.write(unit, start, weights[path])
     return state
 
 
@@ -134,21 +136,19 @@ def batches_of(shape: ModelShape, step: int, recipe: Recipe) -> list[PackedBatch
     return [pack_rows(group, shape, recipe.device, dtype) for group in groups]
 
 
-def settings_of(
-    step: int, device: torch.device, *, lr: float = 1e-2, weight_decay: float = 0.1
-) -> StepSettings:
-    """Return AdamW's numbers of a step."""
+def settings_of(step: int, recipe: Recipe) -> StepSettings:
+    """Return AdamW's numbers of a step, the first is 1."""
     scalars = adamw_scalars(
         torch.tensor(step),
         torch.tensor(1.0),
-        lr=lr,
+        lr=recipe.lr,
         beta1=BETA1,
         beta2=BETA2,
-        weight_decay=weight_decay,
+        weight_decay=recipe.weight_decay,
     )
     return StepSettings(
         scalars_host=scalars,
-        scalars_device=scalars.to(device),
+        scalars_device=scalars.to(recipe.device),
         beta1=BETA1,
         beta2=BETA2,
         eps=EPS,
@@ -181,22 +181,43 @@ def steps(
     """Run the steps of these numbers, the first is 1."""
     return [
         trainer.driver.train_step(
-            batches_of(shape, number, recipe), settings_of(number, recipe.device), recipe.clip
+            batches_of(shape, number, recipe), settings_of(number, recipe), recipe.clip
         )
         for number in numbers
     ]
 
 
-def run(model: PreTrainedModel, shape: ModelShape, recipe: Recipe, num_steps: int = 20) -> Outcome:
-    """Train a model's weights, evaluating half way and at the end."""
+def run(
+    model: PreTrainedModel,
+    shape: ModelShape,
+    recipe: Recipe,
+    num_steps: int = 20,
+    shares: Sequence[float] = (),
+) -> Outcome:
+    """Train a model's weights, evaluating half way and at the end.
+
+    Args:
+        model: where the weights start.
+        shape: its sizes.
+        recipe: of the run.
+        num_steps: how many.
+        shares: of the layers for the CPU's engine, taking turns from step to step; none leaves
+            the recipe's.
+    """
     state = state_of(model, shape, recipe)
     trainer = trainer_of(shape, state, recipe)
+    ends = trainer.optimizer.assignment[shape.num_layers :]
+    results = []
     try:
-        half = num_steps // 2
-        results = steps(trainer, shape, recipe, range(1, half + 1))
-        # An evaluation leaves other layers in the ring than a step does.
-        trainer.driver.evaluate(batches_of(shape, 0, recipe))
-        results += steps(trainer, shape, recipe, range(half + 1, num_steps + 1))
+        for number in range(1, num_steps + 1):
+            results += steps(trainer, shape, recipe, [number])
+            if number == num_steps // 2:
+                # An evaluation leaves other layers in the ring than a step does.
+                trainer.driver.evaluate(batches_of(shape, 0, recipe))
+            if shares:
+                share = shares[number % len(shares)]
+                layers = assign(shape.num_layers, shape.num_layers, share)
+                trainer.optimizer.reassign((*layers, *ends))
         evaluation = trainer.driver.evaluate(batches_of(shape, 0, recipe)).total
         trainer.updates.drain()
     finally:

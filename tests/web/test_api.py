@@ -134,7 +134,6 @@ def _download(daemon: DaemonProcess) -> httpx.Response:
         ({"epochs": 0, "steps": 0}, 422, "RUN-SPEC-INVALID", "epochs"),
         ({"name": "n" * 300}, 422, "RUN-SPEC-INVALID", "name"),
         ({"targets": ["nope"]}, 422, "RUN-SPEC-INVALID", "nope"),
-        ({"method": "full"}, 422, "RUN-METHOD-UNSUPPORTED", "full"),
         ({"method": "magic"}, 400, "DAEMON-REQUEST-INVALID", "method"),
         ({"colour": "red"}, 400, "DAEMON-REQUEST-INVALID", "colour"),
         ({"batch_size": "many"}, 400, "DAEMON-REQUEST-INVALID", "batch_size"),

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -38,6 +39,73 @@ def lora(
         print_json(result)
     else:
         print_table(("", ""), result.items())
+
+
+@app.command("slide")
+def slide(
+    shape: Annotated[
+        str,
+        typer.Option(
+            help="llama-1b, llama-3b, llama-8b, qwen2.5-14b, qwen2.5-32b or mistral-123b."
+        ),
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Rows in a step.")],
+    seq: Annotated[int, typer.Option(min=2, help="Tokens in a row.")],
+    micro_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a micro-batch.")] = 8192,
+    steps: Annotated[int, typer.Option(min=1, help="Steps timed, after two to warm up.")] = 6,
+    vram_cap: Annotated[
+        float | None, typer.Option(help="VRAM that may be used, in GB; all where left out.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="cpu, gpu or auto.")] = "auto",
+    moments: Annotated[str, typer.Option(help="fp32, bf16 or int8.")] = "fp32",
+    clip: Annotated[float, typer.Option(min=0.0, help="Gradient norm to clip at; 0: none.")] = 0.0,
+    rows: Annotated[
+        str | None, typer.Option(help="device or host; the plan chooses where left out.")
+    ] = None,
+    weight_slots: Annotated[
+        int | None, typer.Option(min=2, help="Layers' weights on the card; the plan chooses.")
+    ] = None,
+    grad_slots: Annotated[
+        int | None, typer.Option(min=1, help="Layers' gradients on the card; the plan chooses.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the CPU's optimizer; all cores but three.")
+    ] = None,
+    alias_layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Layers of storage that all share: for a state beyond the RAM."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(hidden=True)] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time full fine-tuning by sliding layers against its ceiling, with random weights."""
+    options = {
+        "shape": shape,
+        "batch": batch,
+        "seq": seq,
+        "micro-tokens": micro_tokens,
+        "steps": steps,
+        "vram-cap": vram_cap,
+        "optimizer": optimizer,
+        "moments": moments,
+        "clip": clip,
+        "rows": rows,
+        "weight-slots": weight_slots,
+        "grad-slots": grad_slots,
+        "threads": threads,
+        "alias-layers": alias_layers,
+        "device": device,
+    }
+    given = (f"--{name}={value}" for name, value in options.items() if value is not None)
+    result = _run("slide", *given)
+    if json_output:
+        print_json(result)
+        return
+    print_table(("", ""), _slide_rows(result))
+    for reason in result["plan"]["reasons"]:
+        say(f"Plan: {reason}.")
+    if result["alias_note"]:
+        say(f"Aliased: {result['alias_note']}.")
 
 
 @app.command("kernels")
@@ -92,6 +160,71 @@ def tune(
         say(f"Written to {result['written']}.")
     else:
         say("Nothing is written; --write puts these rows into the tile table.")
+
+
+def _slide_rows(result: dict[str, Any]) -> Iterator[tuple[object, object]]:
+    ceiling, memory, plan = result["ceiling"], result["memory"], result["plan"]
+    yield (
+        "run",
+        f"{result['shape']}, {result['batch']} x {result['seq']} tokens, "
+        f"{result['micro_batches']} micro-batches, {result['moments']} moments, "
+        f"clip {result['clip']:g}",
+    )
+    yield "tokens a second", f"{result['tokens_per_second']:,.0f}"
+    yield "with the last tail", f"{result['tokens_per_second_with_tail']:,.0f}"
+    yield (
+        "ceiling",
+        f"{ceiling['tokens_per_second']:,.0f} ({ceiling['resident_layers']} resident layers, "
+        f"rows on the {ceiling['rows']})",
+    )
+    yield "share of the ceiling", f"{result['share_of_ceiling']:.1%}"
+    yield (
+        "seconds a step",
+        f"{result['median_step_seconds']:.3f} (median), {result['mean_step_seconds']:.3f} "
+        f"(total / {len(result['step_seconds'])})",
+    )
+    yield "each step", " ".join(f"{seconds:.3f}" for seconds in result["step_seconds"])
+    for name, seconds in result["split"].items():
+        yield f"  {name}", f"{seconds:.3f} s"
+    for name, rates in result["optimizer_rates"].items():
+        yield (
+            f"{name} optimizer",
+            f"{_billions(rates['beside_the_rest'])} beside the rest, "
+            f"{_billions(rates['alone'])} alone",
+        )
+    yield (
+        "optimizer",
+        f"{plan['cpu_share']:.0%} of the layers on the CPU; began with {plan['engines']}",
+    )
+    if result["link"] is not None:
+        link = result["link"]
+        yield (
+            "link",
+            f"{link['h2d']:.1f} GB/s in, {link['d2h']:.1f} out, {link['both_each_way']:.1f} each "
+            "way at once",
+        )
+    yield (
+        "VRAM peak",
+        f"{memory['vram_peak_bytes'] / 1e9:.2f} GB, "
+        f"{memory['vram_reserved_bytes'] / 1e9:.2f} GB reserved",
+    )
+    if memory["ram_peak_bytes"] is not None:
+        yield (
+            "RAM peak",
+            f"{memory['ram_peak_bytes'] / 1e9:.1f} GB, "
+            f"{memory['ram_bytes_per_parameter']:.1f} bytes a parameter",
+        )
+    yield (
+        "last step",
+        f"loss {result['loss']:.4f}, gradient norm {result['grad_norm']:.3g}"
+        + ("" if result["applied"] else ", not applied"),
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    yield "on", f"{result['device']}, {versions}"
+
+
+def _billions(rate: float | None) -> str:
+    return "none" if rate is None else f"{rate:.2f} Gparam/s"
 
 
 def _kernel_row(row: dict[str, Any]) -> tuple[object, ...]:

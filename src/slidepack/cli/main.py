@@ -13,6 +13,7 @@ from slidepack.cli import bench, data, jobs, models
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
+from slidepack.cli.fit import fit
 from slidepack.cli.output import print_json, say
 from slidepack.cli.train import train
 from slidepack.daemon.paths import disk_error
@@ -31,6 +32,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.command()(fit)
 app.command()(train)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

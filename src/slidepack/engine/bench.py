@@ -5,12 +5,15 @@ import json
 import statistics
 import sys
 import time
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import torch
 
 from slidepack.engine.bench_kernels.run import bench_kernels, bench_lora_linear, versions
+from slidepack.engine.bench_slide.options import SlideOptions, default_threads
+from slidepack.engine.bench_slide.run import bench_slide
+from slidepack.engine.bench_slide.shapes import SHAPES
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
@@ -20,44 +23,10 @@ from slidepack.engine.lora.optimizer import optimizer_step
 from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import random_decoder
-from slidepack.engine.shape import ModelShape, RopeShape
 from slidepack.engine.sliding.driver import Driver
 from slidepack.engine.tune.run import bench_tune
 
-_LLAMA3_ROPE: Final = RopeShape(
-    kind="llama3", theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0
-)
-
-SHAPES: Final[dict[str, ModelShape]] = {
-    "smollm2-135m": ModelShape(
-        architecture="LlamaForCausalLM",
-        num_layers=30,
-        hidden=576,
-        ffn=1536,
-        num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
-        vocab=49152,
-        max_positions=8192,
-        rms_eps=1e-5,
-        rope=RopeShape(kind="default", theta=100000.0),
-        tied_head=True,
-    ),
-    "llama-1b": ModelShape(
-        architecture="LlamaForCausalLM",
-        num_layers=16,
-        hidden=2048,
-        ffn=8192,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=64,
-        vocab=128256,
-        max_positions=131072,
-        rms_eps=1e-5,
-        rope=_LLAMA3_ROPE,
-        tied_head=True,
-    ),
-}
+__all__ = ["SHAPES", "bench_lora", "main"]
 
 
 def bench_lora(
@@ -126,6 +95,7 @@ def main(arguments: list[str]) -> int:
     lora.add_argument("--steps", type=int, default=20)
     default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
     lora.add_argument("--device", default=default_device)
+    _add_slide(commands.add_parser("slide", help="full fine-tuning by sliding layers"))
     commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
     tune = commands.add_parser("tune", help="sizes of the kernels' programs for this GPU")
     tune.add_argument("--write", action="store_true", help="put them into the tile table")
@@ -139,7 +109,41 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _add_slide(slide: argparse.ArgumentParser) -> None:
+    slide.add_argument("--shape", required=True)
+    slide.add_argument("--batch", type=int, required=True)
+    slide.add_argument("--seq", type=int, required=True)
+    slide.add_argument("--micro-tokens", type=int, default=8192)
+    slide.add_argument("--steps", type=int, default=6)
+    slide.add_argument("--vram-cap", type=float, dest="vram_cap_gb")
+    slide.add_argument("--optimizer", choices=("cpu", "gpu", "auto"), default="auto")
+    slide.add_argument("--moments", choices=("fp32", "bf16", "int8"), default="fp32")
+    slide.add_argument("--clip", type=float, default=0.0)
+    slide.add_argument("--rows", choices=("device", "host"))
+    slide.add_argument("--weight-slots", type=int)
+    slide.add_argument("--grad-slots", type=int)
+    slide.add_argument("--threads", type=int, default=default_threads())
+    slide.add_argument("--alias-layers", type=int)
+    slide.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+
+
+def _slide(options: argparse.Namespace) -> dict[str, Any]:
+    values = {name: value for name, value in vars(options).items() if name != "command"}
+    try:
+        slide = SlideOptions(**values)
+    except ValueError as error:
+        raise SlidepackError(
+            "RUN-SPEC-INVALID",
+            "The measurement cannot be made.",
+            why=str(error),
+            fix="Change that option.",
+        ) from error
+    return bench_slide(slide)
+
+
 def _result(options: argparse.Namespace) -> dict[str, Any]:
+    if options.command == "slide":
+        return _slide(options)
     if options.command == "tune":
         return bench_tune(write=options.write)
     if options.command == "kernels":

@@ -81,11 +81,11 @@ def usable_bytes(free: int) -> int:
 def layer_kept_elements(shape: ModelShape) -> int:
     """Return what autograd keeps of one layer for one token, with plain torch operations."""
     kept = 7 * shape.hidden + 4 * shape.q_width + 3 * shape.kv_width + 5 * shape.ffn
-    # A norm more holds its input and the normed values.
+    # Each norm more holds its input, which nothing else would.
     if shape.sandwich_norms:
-        kept += 4 * shape.hidden
+        kept += 2 * shape.hidden
     if shape.qk_norm:
-        kept += 2 * (shape.q_width + shape.kv_width)
+        kept += shape.q_width + shape.kv_width
     return kept
 
 

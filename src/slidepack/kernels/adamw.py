@@ -86,8 +86,9 @@ def _adamw_kernel(
     scalars_ptr,
     elements,
     decayed,
-    beta1,
+    one_minus_beta1,
     beta2,
+    one_minus_beta2,
     eps,
     SPLIT: tl.constexpr,
     INT8: tl.constexpr,
@@ -112,11 +113,11 @@ def _adamw_kernel(
     m = tl.load(m_ptr + index, mask=inside, other=0).to(tl.float32)
     v = tl.load(v_ptr + index, mask=inside, other=0).to(tl.float32)
     if INT8:
-        m = m * tl.abs(m) * (tl.load(m_scale_ptr + block) / (127.0 * 127.0))
-        root = v * v / (255.0 * 255.0)
+        m = m * tl.abs(m) * tl.div_rn(tl.load(m_scale_ptr + block), 127.0 * 127.0)
+        root = tl.div_rn(v * v, 255.0 * 255.0)
         v = root * root * tl.load(v_scale_ptr + block)
-    m += (grad - m) * (1.0 - beta1)
-    v = v * beta2 + grad * grad * (1.0 - beta2)
+    m += (grad - m) * one_minus_beta1
+    v = v * beta2 + grad * grad * one_minus_beta2
     param = param * decay - step_size * tl.div_rn(
         m, tl.div_rn(tl.sqrt_rn(v), root_correction) + eps
     )
@@ -125,9 +126,9 @@ def _adamw_kernel(
         v_scale = tl.max(v, axis=0)
         tl.store(m_scale_ptr + block, m_scale)
         tl.store(v_scale_ptr + block, v_scale)
-        m_share = tl.abs(m) / tl.where(m_scale > 0.0, m_scale, 1.0)
+        m_share = tl.div_rn(tl.abs(m), tl.where(m_scale > 0.0, m_scale, 1.0))
         m_code = tl.floor(127.0 * tl.sqrt_rn(m_share) + 0.5)
-        v_share = v / tl.where(v_scale > 0.0, v_scale, 1.0)
+        v_share = tl.div_rn(v, tl.where(v_scale > 0.0, v_scale, 1.0))
         v_code = tl.floor(255.0 * tl.sqrt_rn(tl.sqrt_rn(v_share)) + 0.5)
         v_code = tl.where(v > 0.0, tl.maximum(v_code, 1.0), 0.0)
         tl.store(m_ptr + index, tl.where(m < 0.0, -m_code, m_code).to(tl.int8), mask=inside)
@@ -209,8 +210,10 @@ def adamw_launch(
         scalars,
         elements,
         elements if decayed is None else decayed,
-        beta1,
+        # Rounded once, here: 1 - beta in the kernel would be that of a rounded beta.
+        1.0 - beta1,
         beta2,
+        1.0 - beta2,
         eps,
         SPLIT=state.remainder is not None,
         INT8=state.exp_avg.dtype == torch.int8,
@@ -341,9 +344,7 @@ def _adamw_plain(
     if decayed is not None:
         index = torch.arange(param.numel(), device=param.device)
         decay = torch.where(index < decayed, decay, 1.0)
-    # In fp64, because torch's fp32 square root on a CPU may be off by a rounding.
-    root = v.double().sqrt().float()
-    param = param * decay - step_size * (m / (root / root_correction + eps))
+    param = param * decay - step_size * (m / (_root(v) / root_correction + eps))
     _store_moments(state, m, v)
     if split:
         plane, remainder = split_master(param)
@@ -352,6 +353,11 @@ def _adamw_plain(
         state.remainder.copy_(remainder)
     else:
         state.master.copy_(param)
+
+
+def _root(x: Tensor) -> Tensor:
+    """Square root in fp64: torch's of fp32 may be off by a rounding on a CPU."""
+    return x.double().sqrt().float()
 
 
 def _store_moments(state: AdamWState, m: Tensor, v: Tensor) -> None:
@@ -368,8 +374,8 @@ def _store_moments(state: AdamWState, m: Tensor, v: Tensor) -> None:
         wide = scale.repeat_interleave(ADAMW_BLOCK)[:count]
         return x / torch.where(wide > 0, wide, 1.0)
 
-    m_code = torch.floor(127.0 * share(m.abs(), state.exp_avg_scale).sqrt() + 0.5)
-    v_code = torch.floor(255.0 * share(v, state.exp_avg_sq_scale).sqrt().sqrt() + 0.5)
+    m_code = torch.floor(127.0 * _root(share(m.abs(), state.exp_avg_scale)) + 0.5)
+    v_code = torch.floor(255.0 * _root(_root(share(v, state.exp_avg_sq_scale))) + 0.5)
     state.exp_avg.copy_(torch.where(m < 0, -m_code, m_code).to(torch.int8))
     at_least_one = torch.where(v > 0, v_code.clamp_min(1.0), 0.0)
     state.exp_avg_sq.copy_(at_least_one.to(torch.uint8))

@@ -28,8 +28,8 @@ def _gradients(
 ) -> tuple[StepResult, dict[int, Tensor]]:
     driver, capture = capturing(shape, state, recipe)
     # Twice: the second time the ring and the slots hold what the first step left.
-    driver.train_step(batches_of(shape, 7, replace(recipe, micro=1)), settings_of(1, CPU), 0.0)
-    result = driver.train_step(batches, settings_of(2, CPU), 0.0)
+    driver.train_step(batches_of(shape, 7, replace(recipe, micro=1)), settings_of(1, recipe), 0.0)
+    result = driver.train_step(batches, settings_of(2, recipe), 0.0)
     assert sorted(capture.grads) == list(range(len(state.units)))
     return result, capture.grads
 
@@ -72,9 +72,7 @@ def test_micro_batches_of_unequal_tokens_equal_one_batch(name: str) -> None:
         atol = 26 * 2.0**-23 * float(grad.abs().max())
         torch.testing.assert_close(part_grads[unit], grad, rtol=0, atol=atol)
     # A mean of the micro-batches' means would be far outside.
-    means = [
-        _gradients(shape, state, one, [batch])[0].loss.mean for batch in batches
-    ]
+    means = [_gradients(shape, state, one, [batch])[0].loss.mean for batch in batches]
     assert abs(sum(means) / 4 / whole.loss.mean - 1) > 1e-4
 
 

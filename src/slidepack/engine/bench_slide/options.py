@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from slidepack.engine.bench_slide.shapes import shape_named
 from slidepack.engine.sliding.optimizer import EngineName
@@ -10,7 +10,7 @@ from slidepack.engine.sliding.state import MomentFormat
 
 __all__ = ["SlideOptions", "default_threads"]
 
-_LAUNCHING_THREADS = 3
+_LAUNCHING_THREADS: Final = 3
 """The walk, and the engine of each kind."""
 
 
@@ -40,6 +40,10 @@ class SlideOptions:
     """Gradient norm above which gradients are scaled down; 0 for no clipping."""
     rows: Literal["device", "host"] | None = None
     """Where rows are kept; None leaves it to the plan."""
+    weight_slots: int | None = None
+    """Layers' weights on the card at once; None leaves it to the plan."""
+    grad_slots: int | None = None
+    """Layers' gradients on the card at once; None leaves it to the plan."""
     threads: int
     """Of the CPU's optimizer."""
     alias_layers: int | None = None
@@ -52,6 +56,8 @@ class SlideOptions:
         layers = shape_named(self.shape).num_layers
         if min(self.batch, self.micro_tokens, self.steps, self.threads) < 1 or self.seq < 2:
             raise ValueError("batch, micro-tokens, steps and threads are 1 or more, seq 2 or more")
+        if (self.weight_slots or 2) < 2 or self.grad_slots == 0:
+            raise ValueError("weight-slots is 2 or more, grad-slots 1 or more")
         if self.vram_cap_gb is not None and self.vram_cap_gb <= 0.0:
             raise ValueError(f"vram-cap is {self.vram_cap_gb}; use above 0")
         if not self.clip >= 0.0:

@@ -25,7 +25,7 @@ _COPIES: Final = 4
 """Queued at once, so that neither direction waits for the host."""
 _ROUNDS: Final = 7
 _UNITS: Final = 4
-"""Units queued at once: the first chunks, which nothing overlaps, then count little."""
+"""Units queued at once for the card: the first chunk, which nothing overlaps, counts little."""
 _ENGINE_ROUNDS: Final = 3
 
 
@@ -92,7 +92,9 @@ def engine_rate(
     elements = state.units[0].elements
     place = torch.device("cpu") if name == "cpu" else device
     grad = torch.full((elements,), 1e-3, dtype=state.form.compute_dtype, device=place)
-    units = [unit for unit in range(_UNITS) if state.units[unit].elements == elements]
+    landed = streams.compute.mark()
+    layers = sum(unit.elements == elements for unit in state.units)
+    units = range(1 if name == "cpu" else min(_UNITS, layers))
     seconds = []
     try:
         for _ in range(_ENGINE_ROUNDS + 1):
@@ -100,7 +102,7 @@ def engine_rate(
             begun = time.perf_counter()
             for unit in units:
                 updates.begin(unit)
-                engine.put(Job(unit, unit, grad, None, settings, lambda _: None))
+                engine.put(Job(unit, unit, grad, landed, settings, lambda _: None))
             updates.drain()
             seconds.append(time.perf_counter() - begun)
     finally:

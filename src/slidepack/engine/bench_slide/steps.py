@@ -1,5 +1,6 @@
 """Timed training steps, which are not waited for one by one."""
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -134,5 +135,5 @@ def time_steps(
         last = step()
         marks.append(clock())
     finish()
-    seconds = tuple(after - before for before, after in zip(marks, marks[1:], strict=False))
+    seconds = tuple(after - before for before, after in itertools.pairwise(marks))
     return Timing(step_seconds=seconds, total_seconds=clock() - marks[0], last=last)

@@ -74,8 +74,14 @@ static void run(int64_t first, int64_t last, float decay, Scalars s, const void 
         else
             STEP(g32[i], from_bf16(m16[i]), from_bf16(v16[i]), m16[i] = to_bf16(m),
                  v16[i] = to_bf16(v), JOINED, SPLIT_STORE)
-    } else if (moment_type == FP32)
-        STEP(g32[i], m32[i], v32[i], m32[i] = m, v32[i] = v, p32[i], p32[i] = p)
+    } else if (moment_type == FP32) {
+        if (grad_type == BF16)
+            STEP(from_bf16(g16[i]), m32[i], v32[i], m32[i] = m, v32[i] = v, p32[i], p32[i] = p)
+        else
+            STEP(g32[i], m32[i], v32[i], m32[i] = m, v32[i] = v, p32[i], p32[i] = p)
+    } else if (grad_type == BF16)
+        STEP(from_bf16(g16[i]), from_bf16(m16[i]), from_bf16(v16[i]), m16[i] = to_bf16(m),
+             v16[i] = to_bf16(v), p32[i], p32[i] = p)
     else
         STEP(g32[i], from_bf16(m16[i]), from_bf16(v16[i]), m16[i] = to_bf16(m), v16[i] = to_bf16(v),
              p32[i], p32[i] = p)

@@ -12,7 +12,7 @@ from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.build import assign
 from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName
 
-__all__ = ["START_SHARE", "AutoShare", "Worker", "balanced_share"]
+__all__ = ["START_SHARE", "AutoShare", "CountedEngine", "balanced_share"]
 
 START_SHARE: Final = 0.5
 """Of the layers, for the CPU, before anything is measured."""
@@ -23,7 +23,7 @@ _QUIET_STEPS: Final = 3
 """Steps in a row that ask for no change, after which the share stays."""
 
 
-class Worker(Protocol):
+class CountedEngine(Protocol):
     """What is measured of an engine."""
 
     @property
@@ -49,7 +49,10 @@ class AutoShare:
     """Adjusts an optimizer's assignment between steps, until it fits."""
 
     def __init__(
-        self, optimizer: AsyncOptimizer, engines: Mapping[EngineName, Worker], shape: ModelShape
+        self,
+        optimizer: AsyncOptimizer,
+        engines: Mapping[EngineName, CountedEngine],
+        shape: ModelShape,
     ) -> None:
         """Begin with the assignment as it is; the ends must be the card's.
 
@@ -61,7 +64,7 @@ class AutoShare:
         self._optimizer = optimizer
         self._engines = engines
         self._shape = shape
-        self._ends = len(optimizer.assignment) - shape.num_layers
+        self._ends = optimizer.assignment[shape.num_layers :]
         self._before: dict[EngineName, tuple[float, int]] = {}
         self._rates: dict[EngineName, float] = {}
         self._steps = 0
@@ -92,7 +95,7 @@ class AutoShare:
             ends=self._shape.total_params - layers,
         )
         count = self._shape.num_layers
-        assignment = (*assign(count, count, share), *(["gpu"] * self._ends))
+        assignment = assign(count, count, share) + self._ends
         if assignment == self._optimizer.assignment:
             self._quiet += 1
             self.settled = self._quiet >= _QUIET_STEPS
@@ -104,9 +107,9 @@ class AutoShare:
 
     def _measure(self) -> None:
         for name, engine in self._engines.items():
-            now = engine.worked
-            seconds, elements = (a - b for a, b in zip(now, self._before.get(name, (0.0, 0))))
-            self._before[name] = now
+            before = self._before.get(name, (0.0, 0))
+            now = self._before[name] = engine.worked
+            seconds, elements = now[0] - before[0], now[1] - before[1]
             # An engine that had nothing to do keeps the rate that it had before.
             if self._steps > _WARM_UP_STEPS and elements > 0 and seconds > 0.0:
                 self._rates[name] = elements / seconds

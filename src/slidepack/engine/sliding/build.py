@@ -151,7 +151,7 @@ def build_full(
     if setup.accumulate and form.compute_dtype != torch.float32:
         wide = torch.empty(layer, dtype=torch.float32, device=device)
     window = Window(
-        weights=_weights(shape, state, setup, streams, updates, assignment),
+        weights=_weights(shape, state, setup, streams, updates, optimizer),
         grads=SlotPool(grads, updates.check),
         wide_grad=wide,
         ends=TrainedEnds(shape, state, streams, updates, optimizer, assignment, device),
@@ -182,7 +182,7 @@ def _weights(
     setup: FullSetup,
     streams: Streams,
     updates: Updates,
-    assignment: Sequence[EngineName],
+    optimizer: AsyncOptimizer,
 ) -> Weights:
     device = setup.device
     if setup.weights == "resident":
@@ -191,7 +191,7 @@ def _weights(
             flats = [flat.to(device) for flat in flats]
 
         def on_host(layer: int) -> Tensor | None:
-            copied = device.type != "cpu" and assignment[layer] == "cpu"
+            copied = device.type != "cpu" and optimizer.assignment[layer] == "cpu"
             return state.weights(layer) if copied else None
 
         return ResidentWeights(flats, streams.compute, updates.await_unit, on_host)

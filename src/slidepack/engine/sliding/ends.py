@@ -135,6 +135,7 @@ class TrainedEnds:
         def consumed(event: torch.cuda.Event | None) -> None:
             self._free[unit] = event
 
+        self._renewed[unit] = self._optimizer.assignment[unit] == "gpu"
         resident = self._weights[unit] if self._on_card else None
         self._optimizer.submit(unit, priority, grad, settings, consumed, resident)
         return square

@@ -6,7 +6,7 @@ pass is over, and the updates run beside the next forward pass; that is exact, a
 bytes a parameter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -94,6 +94,11 @@ class AsyncOptimizer:
     def assignment(self) -> tuple[EngineName, ...]:
         """Engine of each unit."""
         return tuple(self._assignment)
+
+    @property
+    def engines(self) -> Mapping[EngineName, CpuEngine | GpuEngine]:
+        """The engines that run."""
+        return self._engines
 
     def reassign(self, assignment: Sequence[EngineName]) -> None:
         """Change the engines of units, between two steps; both give the same bits.

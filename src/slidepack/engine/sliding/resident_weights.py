@@ -26,14 +26,14 @@ class ResidentWeights:
             flats: each layer's weights.
             compute: the lane that reads them.
             await_unit: waits for a layer's update.
-            on_host: returns the host's copy of a layer that the CPU updates for a card; None where
-                the weights here are renewed in place.
+            on_host: returns the host's copy of a layer that the CPU is about to update for a card;
+                None where the weights here are renewed in place. Asked again for each update.
         """
         self.flats = tuple(flats)
         self._compute = compute
         self._await_unit = await_unit
         self._on_host = on_host
-        self._stale: set[int] = set()
+        self._stale: dict[int, Tensor] = {}
 
     def prefetch(self, layer: int) -> None:
         """Do nothing: the layer is there."""
@@ -41,19 +41,20 @@ class ResidentWeights:
     def acquire(self, layer: int) -> Tensor:
         """Return a layer's weights, once their update is done."""
         self._compute.wait(self._await_unit(layer))
-        source = self._on_host(layer)
-        if layer in self._stale and source is not None:
+        source = self._stale.pop(layer, None)
+        if source is not None:
             with self._compute.on():
                 self.flats[layer].copy_(source, non_blocking=True)
-        self._stale.discard(layer)
         return self.flats[layer]
 
     def release(self, layer: int) -> None:
         """Do nothing: the layer stays."""
 
     def forget(self, layer: int) -> None:
-        """Note that the layer changes."""
-        self._stale.add(layer)
+        """Note who changes the layer."""
+        source = self._on_host(layer)
+        if source is not None:
+            self._stale[layer] = source
 
     def resident(self, layer: int) -> Tensor | None:
         """Return what the card's engine renews: nothing where the master itself is read."""

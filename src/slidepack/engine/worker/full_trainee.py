@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, overload
+from typing import overload
 
 import platformdirs
 import torch
@@ -18,6 +18,7 @@ from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder, LayerWeights, layer_over
 from slidepack.engine.shape import ModelShape, read_shape
+from slidepack.engine.sliding.auto_share import START_SHARE, AutoShare
 from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
@@ -28,9 +29,6 @@ from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
 from slidepack.kernels import AdamWState, adamw_scalars
 
 __all__ = ["FullTrainee", "load_full"]
-
-_SHARED_START: Final = 0.5
-"""The CPU's share of the layers before rates are known."""
 
 
 class FullTrainee:
@@ -57,6 +55,7 @@ class FullTrainee:
         self._check_stop = check_stop
         self._plan = plan
         self._built: FullTrainer | None = None
+        self._share: AutoShare | None = None
         self._changed = False
 
     @property
@@ -64,12 +63,15 @@ class FullTrainee:
         """Built when a pass first needs it: weights on the card are copies of the state then."""
         if self._built is None:
             self._built = self._build()
+            optimizer = self._built.optimizer
+            if set(optimizer.engines) == {"cpu", "gpu"}:
+                self._share = AutoShare(optimizer, optimizer.engines, self.shape)
         return self._built
 
     def _build(self) -> FullTrainer:
         plan, full = self._plan, self._plan.full
         assert full is not None
-        share = {"cpu": 1.0, "gpu": 0.0, "auto": _SHARED_START}[full.engine]
+        share = {"cpu": 1.0, "gpu": 0.0, "auto": START_SHARE}[full.engine]
         setup = FullSetup(
             device=self.device,
             weights=full.weights,
@@ -113,6 +115,8 @@ class FullTrainee:
             eps=optim.eps,
         )
         result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
+        if self._share is not None:
+            self._share.after_step()
         self._changed |= result.applied and result.grad_norm > 0.0 and float(scalars[1]) > 0.0
         return result.loss, result.grad_norm
 

@@ -11,6 +11,7 @@ its rows are long and aligned whatever the rank.
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 from torch import Tensor
 
 __all__ = ["BLOCK_ALIGNMENT", "RANK_CHUNK", "LoraLayout", "LoraWeights", "Unit"]
@@ -163,6 +164,28 @@ class LoraWeights:
     """The same on the device, int64 [N]."""
     scales: Tensor
     """alpha / rank, or alpha / sqrt(rank), of each adapter, fp32 [N] on the device."""
+
+    def __post_init__(self) -> None:
+        """Check what the kernels rely on.
+
+        Raises:
+            ValueError: tables of different lengths, starts that are not aligned, or gradients that
+                do not fit the weights.
+        """
+        count = len(self.starts)
+        if self.offsets.shape != (count,) or self.scales.shape != (count,):
+            raise ValueError(
+                f"{count} starts, offsets {tuple(self.offsets.shape)}, "
+                f"scales {tuple(self.scales.shape)}"
+            )
+        if any(start < 0 or start % BLOCK_ALIGNMENT for start in self.starts):
+            raise ValueError(f"starts {self.starts} are not all multiples of {BLOCK_ALIGNMENT}")
+        wide = torch.promote_types(self.pool.dtype, torch.float32)
+        if self.grads.shape != self.pool.shape or self.grads.dtype != wide:
+            raise ValueError(
+                f"gradients are {tuple(self.grads.shape)} {self.grads.dtype}, the pool is "
+                f"{tuple(self.pool.shape)} {self.pool.dtype}; gradients must be {wide}"
+            )
 
     def of(self, unit: Unit) -> Tensor:
         """Return a unit's weights, [rank, width], as a view."""

@@ -123,7 +123,7 @@ class LoraLinearFunction(torch.autograd.Function):
             dx.addmm_(dy, weight)
         if tables.side_stream is not None:
             # What the side stream reads may be freed once this returns, so it is waited for here.
-            torch.cuda.current_stream().wait_stream(tables.side_stream)
+            torch.cuda.current_stream(x.device).wait_stream(tables.side_stream)
         return dx, None, None, None
 
 
@@ -133,7 +133,7 @@ def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    stream.wait_stream(torch.cuda.current_stream())
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
     with torch.cuda.stream(stream):
         yield
 
@@ -174,7 +174,7 @@ def lora_linear(
     Raises:
         ValueError: shapes, dtypes or devices do not fit.
     """
-    _check(x, weight, tables, weights)
+    _check(x, weight, tables, weights, dropout)
     call = LoraCall(
         tables=tables, weights=weights, add=add, dropout=dropout, site=site, fused=x.is_cuda
     )
@@ -182,7 +182,13 @@ def lora_linear(
     return y
 
 
-def _check(x: Tensor, weight: Tensor, tables: LoraTables, weights: LoraWeights) -> None:
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    tables: LoraTables,
+    weights: LoraWeights,
+    dropout: LoraDropout | None,
+) -> None:
     layout = tables.layout
     expected = (layout.out_width, layout.in_width)
     if x.shape != (tables.tokens, layout.in_width) or weight.shape != expected:
@@ -194,11 +200,23 @@ def _check(x: Tensor, weight: Tensor, tables: LoraTables, weights: LoraWeights) 
         raise ValueError(
             f"x is {x.dtype}, weight is {weight.dtype}, the pool is {weights.pool.dtype}"
         )
-    if len(weights.starts) != len(layout.ranks):
-        raise ValueError(f"{len(weights.starts)} blocks for {len(layout.ranks)} adapters")
-    wide = torch.promote_types(weights.pool.dtype, torch.float32)
-    if weights.grads.shape != weights.pool.shape or weights.grads.dtype != wide:
+    count = len(layout.ranks)
+    if len(weights.starts) != count:
+        raise ValueError(f"{len(weights.starts)} blocks for {count} adapters")
+    for adapter, start in enumerate(weights.starts):
+        if start + layout.block_elements(adapter) > weights.pool.numel():
+            raise ValueError(
+                f"the block of adapter {adapter} starts at {start} and is "
+                f"{layout.block_elements(adapter)} long, the pool ends at {weights.pool.numel()}"
+            )
+    if dropout is not None and (
+        dropout.seeds.shape != (count,) or dropout.samples.shape != (tables.tokens,)
+    ):
         raise ValueError(
-            f"gradients are {tuple(weights.grads.shape)} {weights.grads.dtype}, the pool is "
-            f"{tuple(weights.pool.shape)} {weights.pool.dtype}; gradients must be {wide}"
+            f"dropout is of {tuple(dropout.seeds.shape)} adapters and "
+            f"{tuple(dropout.samples.shape)} tokens, not {count} and {tables.tokens}"
         )
+    places = {t.device for t in (x, weight, weights.pool, weights.grads, weights.offsets)}
+    places.add(tables.input_side.shrink.device.device)
+    if len(places) > 1:
+        raise ValueError(f"tensors are on {', '.join(sorted(map(str, places)))}")

@@ -115,7 +115,7 @@ def lora_tables(
         ValueError: the bounds do not fit the adapters, or fall.
     """
     if len(bounds) != len(layout.ranks) + 1 or bounds[0] != 0:
-        raise ValueError(f"{len(bounds)} bounds for {len(layout.ranks)} adapters, from {bounds[0]}")
+        raise ValueError(f"bounds {tuple(bounds)} for {len(layout.ranks)} adapters, from 0")
     if any(start > end for start, end in itertools.pairwise(bounds)):
         raise ValueError(f"bounds {tuple(bounds)} fall")
     sizes = LoraTiles.of(device) if sizes is None else sizes

@@ -1,0 +1,314 @@
+"""The residency planner of full fine-tuning: what lives where, and why. Torch-free.
+
+What slides needs a window on the card, whatever the batch: a step is cut into micro-batches, and
+the inputs of the layers go to host memory where they would take too much of the card.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import FullMethod, JobSpec
+from slidepack.engine.contract.plan import FullPlan, RunPlan
+from slidepack.engine.memory_full_need import Moments, full_need
+from slidepack.engine.memory_parts import GIB, Machine, MemoryNeed, too_small, usable_bytes
+from slidepack.engine.shape import ModelShape
+
+__all__ = ["MOMENT_FORMATS", "plan_full", "tighten"]
+
+MOMENT_FORMATS: Final[tuple[Moments, ...]] = ("fp32", "bf16", "int8")
+"""Most precise first."""
+
+_MICRO_TOKENS: Final = 8192
+"""Tokens of a micro-batch where they fit: more make no product faster, and take more memory."""
+_SMALL_MICRO_TOKENS: Final = 1024
+"""Below this the products get slow; a smaller window is the better way out until here."""
+_SLOTS: Final = ((5, 4), (4, 3), (3, 2))
+"""Layers' weights and gradients on the card: enough that passes, copies and updates overlap."""
+_FEWEST_SLOTS: Final = ((2, 2), (2, 1))
+_HOST_GRAD_SLOTS: Final = (8, 2)
+"""Layers' gradients that may wait for the CPU's optimizer, where there is room, and at least."""
+_CPU_SLOTS: Final = (1, 1)
+"""Where the passes run on the CPU: no copy takes time, so nothing is ahead of anything."""
+_ROWS_SHARE: Final = 0.25
+"""Of the usable VRAM, above which the inputs of the layers go to host memory."""
+_RESIDENT_SHARE: Final = 0.5
+"""Of the usable VRAM, up to which all layers stay on the card."""
+_TIGHTER: Final = 0.9
+"""What a smaller plan takes, at most, of one that did not fit: a second try should succeed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """What is to be planned."""
+
+    shape: ModelShape
+    method: FullMethod
+    machine: Machine
+    clip: bool
+    longest: int
+    """Most tokens of a row."""
+    whole_step: int
+    """Most tokens of a step."""
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.machine.device == "cpu"
+
+    @property
+    def engine(self) -> Literal["cpu", "gpu", "auto"]:
+        return "cpu" if self.on_cpu else self.method.optimizer_engine
+
+    @property
+    def wanted(self) -> tuple[Moments, ...]:
+        asked = self.method.moments
+        return MOMENT_FORMATS if asked == "auto" else (asked,)
+
+    def need(self, full: FullPlan, micro: int) -> MemoryNeed:
+        return full_need(self.shape, full, micro, clip=self.clip, on_cpu=self.on_cpu)
+
+    def fits_device(self, need: MemoryNeed, share: float = 1.0) -> bool:
+        usable = usable_bytes(self.machine.device_free_bytes)
+        return self.on_cpu or need.device_bytes <= share * usable
+
+    def fits_host(self, need: MemoryNeed) -> bool:
+        return need.host_bytes <= usable_bytes(self.machine.ram_available_bytes)
+
+
+def plan_full(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPlan, MemoryNeed]:
+    """Decide how a full fine-tuning uses the machine, or say why it cannot.
+
+    Raises:
+        SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY, with the figures and what helps.
+    """
+    assert isinstance(spec.method, FullMethod)
+    longest = min(spec.max_seq_len, shape.max_positions)
+    case = _Case(
+        shape=shape,
+        method=spec.method,
+        machine=machine,
+        clip=spec.optim.clip_norm > 0.0,
+        longest=longest,
+        whole_step=spec.batch_size * longest,
+    )
+    on_device = False
+    for moments in case.wanted:
+        for full, micro in _layouts(case, moments):
+            on_device = True
+            need = case.need(full, micro)
+            if case.fits_host(need):
+                return _run_plan(case, full, micro, need, _reason(case, full, micro, need)), need
+    raise _ram_too_small(case) if on_device or case.on_cpu else _vram_too_small(case)
+
+
+def _layouts(case: _Case, moments: Moments) -> Iterator[tuple[FullPlan, int]]:
+    """Yield what fits the card, best first; host memory is for the caller to check."""
+    if case.on_cpu:
+        for micro in _micro_sizes(case):
+            yield (
+                _full(case, moments, "resident", _CPU_SLOTS, "device", _HOST_GRAD_SLOTS[-1]),
+                micro,
+            )
+        return
+    for host_slots in _HOST_GRAD_SLOTS:
+        # Of host memory, smaller windows take as much.
+        places = list(_places_of_rows(case))
+        for slots, micro in _windows(case):
+            for rows in list(places):
+                full = _full(case, moments, "slide", slots, rows, host_slots)
+                if case.fits_device(case.need(full, micro)):
+                    places.remove(rows)
+                    yield _resident_if_small(case, full, micro), micro
+
+
+def _full(
+    case: _Case,
+    moments: Moments,
+    weights: Literal["slide", "resident"],
+    slots: tuple[int, int],
+    rows: Literal["device", "host"],
+    host_slots: int,
+) -> FullPlan:
+    return FullPlan(
+        weights=weights,
+        weight_slots=case.shape.num_layers if weights == "resident" else slots[0],
+        grad_slots=slots[1],
+        host_grad_slots=host_slots,
+        engine=case.engine,
+        rows=rows,
+        moments=moments,
+        max_tokens=case.whole_step,
+        longest_row=case.longest,
+    )
+
+
+def _resident_if_small(case: _Case, full: FullPlan, micro: int) -> FullPlan:
+    resident = msgspec.structs.replace(full, weights="resident", weight_slots=case.shape.num_layers)
+    small = case.fits_device(case.need(resident, micro), share=_RESIDENT_SHARE)
+    return resident if small else full
+
+
+def _places_of_rows(case: _Case) -> tuple[Literal["device", "host"], ...]:
+    """Return where the inputs of the layers may be, the better place first."""
+    rows = (case.shape.num_layers + 1) * case.whole_step * case.shape.hidden * 2
+    few = rows <= _ROWS_SHARE * usable_bytes(case.machine.device_free_bytes)
+    return ("device", "host") if few else ("host", "device")
+
+
+def _micro_sizes(case: _Case) -> list[int]:
+    """Return micro-batches to try, the largest first; none is smaller than a row."""
+    sizes = [min(case.whole_step, max(case.longest, _MICRO_TOKENS))]
+    while sizes[-1] > case.longest:
+        sizes.append(max(case.longest, sizes[-1] // 2))
+    return sizes
+
+
+def _windows(case: _Case) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield slots and micro-batches to try, the best first."""
+    sizes = _micro_sizes(case)
+    for micro in sizes:
+        if micro >= _SMALL_MICRO_TOKENS or micro == sizes[0]:
+            yield from ((slots, micro) for slots in _SLOTS)
+    for micro in sizes:
+        yield from ((slots, micro) for slots in (*_SLOTS, *_FEWEST_SLOTS))
+
+
+def _run_plan(case: _Case, full: FullPlan, micro: int, need: MemoryNeed, reason: str) -> RunPlan:
+    layers = case.shape.num_layers
+    return RunPlan(
+        device=case.machine.device,
+        precision="fp32" if case.on_cpu else "bf16",
+        layer_weights=("device" if full.weights == "resident" else "host",) * layers,
+        layer_activations=("recompute" if full.rows == "device" else "offload",) * layers,
+        optimizer_state="host",
+        cpu_threads=case.machine.cpu_threads,
+        micro_batch_tokens=micro,
+        predicted_device_bytes=need.device_bytes,
+        predicted_host_bytes=need.host_bytes,
+        predicted_disk_bytes=need.disk_bytes,
+        reason=reason,
+        full=full,
+    )
+
+
+def _reason(case: _Case, full: FullPlan, micro: int, need: MemoryNeed) -> str:
+    ram = f"{need.host_bytes / GIB:.1f} of {case.machine.ram_available_bytes / GIB:.1f} GiB"
+    vram = f"{need.device_bytes / GIB:.1f} of {case.machine.device_free_bytes / GIB:.1f} GiB"
+    said = []
+    if case.on_cpu:
+        said.append(f"The whole model trains on the CPU, in fp32 ({ram} free RAM)")
+    elif full.weights == "resident":
+        said.append(f"All {case.shape.num_layers} layers stay on the card ({vram} free VRAM)")
+    else:
+        said.append(
+            f"A window of {full.weight_slots} of {case.shape.num_layers} layers slides over the "
+            f"card ({vram} free VRAM)"
+        )
+    held = f"master weights and {full.moments} moments"
+    said.append(f"the {held} are in RAM" + ("" if case.on_cpu else f" ({ram} free)"))
+    if full.moments != case.wanted[0]:
+        said[-1] += f", as {case.wanted[0]} moments would not fit"
+    if micro < case.whole_step:
+        said.append(f"a step's {case.whole_step} tokens pass in parts of at most {micro}")
+    kept = "stay on the card" if full.rows == "device" and not case.on_cpu else "wait in RAM"
+    said.append(f"layers are recomputed in the backward pass, and their inputs {kept}")
+    if case.clip:
+        said.append("gradients wait in RAM for the norm that clipping needs")
+    if case.on_cpu and case.method.optimizer_engine == "gpu":
+        said.append("the CPU updates the weights, as there is no card to do it")
+    return "; ".join(said) + "."
+
+
+def _vram_too_small(case: _Case) -> SlidepackError:
+    """Return the refusal of a job whose longest row does not pass through the card."""
+    full = _full(case, case.wanted[-1], "slide", _FEWEST_SLOTS[-1], "host", _HOST_GRAD_SLOTS[-1])
+    need = case.need(full, case.longest)
+    return too_small(
+        False,
+        need.device_bytes,
+        case.machine.device_free_bytes,
+        f"Choose a smaller model, rows shorter than {case.longest} tokens (max_seq_len), or close "
+        "other programs.",
+    )
+
+
+def _ram_too_small(case: _Case) -> SlidepackError:
+    """Return the refusal of a job whose state does not fit the RAM, and what would."""
+    fewest = {
+        moments: min(needs, key=lambda need: need.host_bytes)
+        for moments in MOMENT_FORMATS
+        if (needs := [case.need(full, micro) for full, micro in _layouts(case, moments)])
+    }
+    asked = fewest[case.wanted[-1]]
+    fits = [moments for moments, need in fewest.items() if case.fits_host(need)]
+    smallest = fewest["int8"] if case.method.moments == "auto" else asked
+    ways = [f"{smallest.host_bytes / usable_bytes(GIB):.1f} GiB of free RAM would do"]
+    if fits:
+        held = fewest[fits[0]].host_bytes / GIB
+        ways.append(f'moments = "{fits[0]}" would take {held:.1f} GiB and fit')
+    waiting = smallest.host.get("gradients that wait for the global norm", 0)
+    if waiting:
+        ways.append(f"clip_norm = 0 saves {waiting / GIB:.1f} GiB")
+    return too_small(
+        True,
+        asked.host_bytes,
+        case.machine.ram_available_bytes,
+        f"{'; '.join(ways)}; or choose a smaller model, batch size or max_seq_len.",
+    )
+
+
+def tighten(plan: RunPlan, spec: JobSpec, shape: ModelShape) -> RunPlan | None:
+    """Return a smaller plan after the card ran out of memory; None where nothing is left.
+
+    Layers that stayed slide; then micro-batches are halved, down to the longest row; then the
+    window gets smaller. One call goes on until the plan takes a tenth less.
+
+    Args:
+        plan: what ran out of memory.
+        spec: the job's.
+        shape: the model's.
+    """
+    if plan.full is None or plan.device == "cpu":
+        return None
+    smallest: RunPlan | None = None
+    for full, micro, what in _smaller(plan, plan.full):
+        need = full_need(shape, full, micro, clip=spec.optim.clip_norm > 0.0, on_cpu=False)
+        if need.device_bytes >= (smallest or plan).predicted_device_bytes:
+            continue
+        smallest = msgspec.structs.replace(
+            plan,
+            full=full,
+            micro_batch_tokens=micro,
+            layer_weights=("host",) * shape.num_layers,
+            predicted_device_bytes=need.device_bytes,
+            predicted_host_bytes=need.host_bytes,
+            reason=f"The card ran out of memory, so {what} now "
+            f"({need.device_bytes / GIB:.1f} GiB instead of "
+            f"{plan.predicted_device_bytes / GIB:.1f}). Before: {plan.reason}",
+        )
+        if need.device_bytes <= _TIGHTER * plan.predicted_device_bytes:
+            break
+    return smallest
+
+
+def _smaller(plan: RunPlan, full: FullPlan) -> Iterator[tuple[FullPlan, int, str]]:
+    """Yield ever smaller plans, and what is different."""
+    micro, said = plan.micro_batch_tokens, []
+    if full.weights == "resident":
+        slots = min(full.weight_slots, _SLOTS[0][0])
+        full = msgspec.structs.replace(full, weights="slide", weight_slots=max(2, slots))
+        said.append("layers slide")
+        yield full, micro, said[0]
+    while micro > full.longest_row:
+        micro = max(full.longest_row, micro // 2)
+        yield full, micro, ", ".join([*said, f"micro-batches have at most {micro} tokens"])
+    if micro < plan.micro_batch_tokens:
+        said.append(f"micro-batches have at most {micro} tokens")
+    for weights, grads in (*_SLOTS, *_FEWEST_SLOTS):
+        if weights <= full.weight_slots and grads <= full.grad_slots:
+            smaller = msgspec.structs.replace(full, weight_slots=weights, grad_slots=grads)
+            window = f"the window has {weights} layers and {grads} gradients"
+            yield smaller, micro, ", ".join([*said, window])

@@ -1,0 +1,168 @@
+"""The bytes of a full fine-tuning, counted as `engine.sliding` allocates them. Torch-free.
+
+Shapes: `T` tokens of a micro-batch, `D` model width, `F` feed-forward, `V` vocabulary.
+"""
+
+from typing import Final, Literal
+
+from slidepack.engine.contract.plan import FullPlan
+from slidepack.engine.memory_parts import (
+    DEVICE_CONTEXT_BYTES,
+    DEVICE_HOST_BYTES,
+    HOST_PROCESS_BYTES,
+    RESULT_COPIES,
+    MemoryNeed,
+    layer_kept_elements,
+)
+from slidepack.engine.shape import ModelShape
+
+__all__ = ["Moments", "end_sizes", "full_need", "stage_bytes", "state_bytes", "unit_bytes"]
+
+Moments = Literal["fp32", "bf16", "int8"]
+
+_ALIGNMENT: Final = 256
+"""Of tensors in a slab."""
+_MOMENT_BYTES: Final[dict[Moments, int]] = {"fp32": 4, "bf16": 2, "int8": 1}
+_MOMENT_BLOCK: Final = 1024
+"""8-bit moments that share a scale."""
+_STAGE_ELEMENTS: Final = 8 << 20
+_STAGES: Final = 4
+"""Chunks of optimizer state on their way through the card."""
+_ROW_BUFFERS: Final = 12
+"""Micro-batches of rows on the card on their way in (6) and out (6)."""
+_HEAD_CHUNK: Final = {False: 1 << 28, True: 1 << 25}
+"""Logits at once on a card, and on a CPU."""
+_HEAD_ROWS: Final = 5
+"""Head's inputs and gradients of a micro-batch: gathered, normed, and three gradients."""
+_CPU_LOGIT_COPIES: Final = {False: 5, True: 7}
+"""Without and with a soft cap."""
+_CPU_LAYER_FACTOR: Final = 2
+"""Of what plain torch operations keep of a layer: gradients on top, and freed blocks that stay."""
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def unit_bytes(elements: int, moments: Moments, *, split: bool) -> int:
+    """Return the bytes of a unit's master weights and moments, padding included."""
+    parts = [2 * elements] * 2 if split else [4 * elements]
+    parts += [_MOMENT_BYTES[moments] * elements] * 2
+    if moments == "int8":
+        parts += [4 * -(-elements // _MOMENT_BLOCK)] * 2
+    return sum(map(_padded, parts))
+
+
+def end_sizes(shape: ModelShape) -> tuple[int, ...]:
+    """Return the parameters of the ends: the embedding, and the head where it is not tied."""
+    table = shape.vocab * shape.hidden
+    last = table + shape.hidden
+    return (last,) if shape.tied_head else (table, last)
+
+
+def state_bytes(shape: ModelShape, moments: Moments, *, split: bool) -> int:
+    """Return the bytes of the whole trained state."""
+    layers = shape.num_layers * unit_bytes(shape.layer_params, moments, split=split)
+    return layers + sum(unit_bytes(size, moments, split=split) for size in end_sizes(shape))
+
+
+def stage_bytes(moments: Moments, *, split: bool) -> int:
+    """Return what the card's optimizer takes on the card."""
+    return _STAGES * (unit_bytes(_STAGE_ELEMENTS, moments, split=split) + 4 * _STAGE_ELEMENTS)
+
+
+def full_need(
+    shape: ModelShape, full: FullPlan, micro_tokens: int, *, clip: bool, on_cpu: bool
+) -> MemoryNeed:
+    """Return the bytes that a plan takes.
+
+    Args:
+        shape: sizes.
+        full: where everything is.
+        micro_tokens: most tokens of a micro-batch.
+        clip: gradients wait in host memory for the global norm.
+        on_cpu: the passes run on the CPU, in fp32.
+    """
+    width = 4 if on_cpu else 2
+    layer, ends = shape.layer_params, end_sizes(shape)
+    rows = (shape.num_layers + 1) * full.max_tokens * shape.hidden * width
+    passes = {"gradients of layers": full.grad_slots * layer * width}
+    if not on_cpu and full.max_tokens > micro_tokens:
+        passes["sum over micro-batches"] = 4 * layer
+    if full.rows == "device":
+        passes["inputs of layers"] = rows
+    passes["one layer's pass, or the head's"] = _working_bytes(shape, micro_tokens, on_cpu)
+    host = {
+        "weights and optimizer state": state_bytes(shape, full.moments, split=not on_cpu),
+        **_waiting(shape, full, width, clip=clip),
+    }
+    disk = {
+        "checkpoints": RESULT_COPIES * host["weights and optimizer state"],
+        "result": shape.total_params * width,
+    }
+    if on_cpu:
+        passes["gradients of embedding and head"] = 4 * sum(ends)
+        host |= passes | {"process and libraries": HOST_PROCESS_BYTES}
+        return MemoryNeed(device={}, host=host, disk=disk)
+    held = shape.num_layers if full.weights == "resident" else full.weight_slots
+    device = {
+        "weights of layers": held * layer * width,
+        "embedding and head, with gradients": (width + 4) * sum(ends),
+        **passes,
+    }
+    if full.engine != "cpu":
+        device["optimizer state on its way"] = stage_bytes(full.moments, split=True)
+    if full.rows == "host":
+        device["inputs of layers on their way"] = _ROW_BUFFERS * micro_tokens * shape.hidden * width
+        host["inputs of layers"] = rows
+    device["driver context"] = DEVICE_CONTEXT_BYTES
+    host["process and libraries"] = DEVICE_HOST_BYTES
+    return MemoryNeed(device=device, host=host, disk=disk)
+
+
+def _waiting(shape: ModelShape, full: FullPlan, width: int, *, clip: bool) -> dict[str, int]:
+    """Return the host memory of gradients that wait for their update."""
+    layer, ends = shape.layer_params * width, [4 * size for size in end_sizes(shape)]
+    if clip:
+        waiting = shape.num_layers * _padded(layer) + sum(map(_padded, ends))
+        return {"gradients that wait for the global norm": waiting}
+    if full.engine == "gpu":
+        return {}
+    largest = max(layer, *ends) if full.engine == "cpu" else layer
+    return {"gradients that wait for the CPU": full.host_grad_slots * _padded(largest)}
+
+
+def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:
+    """Return what a micro-batch holds while one layer, or the head, is differentiated."""
+    chunk = min(tokens, max(1, _HEAD_CHUNK[on_cpu] // shape.vocab)) * shape.vocab
+    head_rows = _HEAD_ROWS * tokens * shape.hidden
+    if on_cpu:
+        copies = _CPU_LOGIT_COPIES[shape.final_soft_cap is not None]
+        head = 4 * (head_rows + copies * chunk)
+        pass_bytes = 4 * _CPU_LAYER_FACTOR * layer_kept_elements(shape) * tokens
+        return max(head, pass_bytes + 4 * _largest_matrix(shape))
+    return max(2 * (head_rows + chunk), 2 * _layer_pass_elements(shape, tokens))
+
+
+def _largest_matrix(shape: ModelShape) -> int:
+    """Gate and up are one product, whose gradient exists before it is added to the layer's."""
+    return 2 * shape.ffn * shape.hidden
+
+
+def _layer_pass_elements(shape: ModelShape, tokens: int) -> int:
+    """Return the peak of one layer's recompute and backward pass with the fused kernels."""
+    d, f, q, k = shape.hidden, shape.ffn, shape.q_width, shape.kv_width
+    # Normed input, fused and rotated projections, repeated keys and values, attention's output.
+    attention = d + 3 * q + 3 * k + (2 * q if q > k else 0)
+    if shape.qk_norm:
+        attention += q + k
+    # The sum after attention, its norm, gate and up, and their product.
+    forward = 2 * d + 3 * f
+    if shape.sandwich_norms:
+        attention, forward = attention + d, forward + d
+    # From here up: the output, and at each point what has been made and not been freed.
+    at_down = (attention + forward + f + d) * tokens + f * d
+    at_gate = (attention + forward + 2 * f + d) * tokens
+    at_gate_up = (attention + 2 * f + 4 * d) * tokens + _largest_matrix(shape)
+    at_attention = (attention + 4 * q + 3 * d) * tokens
+    return max(at_down, at_gate, at_gate_up, at_attention)

@@ -1,0 +1,299 @@
+"""How long a step takes: each phase as long as the busiest of what works beside it. Torch-free.
+
+The passes, the link in each direction, the CPU's optimizer and the memory of the host work at the
+same time, as `engine.sliding` lets them. Without clipping, layers are updated beside the backward
+pass; with it, beside the next forward pass. The update of the embedding stands between two steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from slidepack.engine.contract.job import JobSpec, LoraMethod
+from slidepack.engine.contract.plan import FullPlan, RunPlan
+from slidepack.engine.memory_full_need import end_sizes
+from slidepack.engine.rates import Rates
+from slidepack.engine.shape import ModelShape
+
+__all__ = ["Phase", "StepTime", "Work", "full_step", "lora_step", "step_time", "work_of"]
+
+Resource = Literal["compute", "link", "memory", "cpu"]
+PassName = Literal["forward", "head", "backward"]
+
+_SLIDE_OVERHEAD: Final = 1.04
+"""On the passes, for what shares the card with the copies; 2 to 8% were measured."""
+_STATE_BYTES: Final = {"fp32": 12, "bf16": 8, "int8": 6}
+"""A parameter of state, split master and moments, each way."""
+_ATTENTION_BACKWARD: Final = 2.5
+"""Of the forward pass."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating-point operations of one token."""
+
+    forward: float
+    head: float
+    """Forward and backward."""
+    backward: float
+    """Recompute of the layers and both gradients."""
+
+    @property
+    def total(self) -> float:
+        """All of a training step."""
+        return self.forward + self.head + self.backward
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the step, and how long each resource is busy in it."""
+
+    name: Literal["forward", "head", "backward", "update"]
+    busy_seconds: dict[Resource, float]
+
+    @property
+    def seconds(self) -> float:
+        """As long as the busiest."""
+        return max(self.busy_seconds.values(), default=0.0)
+
+    @property
+    def bound_by(self) -> Resource:
+        """The busiest."""
+        return max(self.busy_seconds, key=lambda name: self.busy_seconds[name])
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A step's prediction."""
+
+    seconds: float
+    tokens_per_second: float
+    compute_seconds: float
+    """Of the passes alone, with nothing to wait for."""
+    critical_tokens: int | None
+    """Tokens a step from which on the passes hide transfers and updates of the layers; None where
+    they never do, or there is nothing to hide."""
+    bound_by: Resource
+    """What the longest phase waits for."""
+    cpu_share: float
+    """Of the layers, that the CPU updates."""
+    phases: tuple[Phase, ...]
+
+
+def work_of(shape: ModelShape, sequence: int) -> Work:
+    """Return the work of one token of a sequence of this length; a matrix counts 2 operations."""
+    layers = shape.num_layers * shape.layer_decayed_params
+    attention = sum(
+        4.0 * shape.q_width * _seen(sequence, shape.window_of(layer))
+        for layer in range(shape.num_layers)
+    )
+    return Work(
+        forward=2.0 * layers + attention,
+        head=6.0 * shape.vocab * shape.hidden,
+        backward=6.0 * layers + (1.0 + _ATTENTION_BACKWARD) * attention,
+    )
+
+
+def _seen(sequence: int, window: int | None) -> float:
+    """Return how many tokens a token sees, on average."""
+    if window is None or window >= sequence:
+        return sequence / 2
+    return window * (1.0 - window / (2.0 * sequence))
+
+
+def step_time(spec: JobSpec, shape: ModelShape, plan: RunPlan, rates: Rates) -> StepTime:
+    """Predict a full step of the longest rows, as the plan runs it."""
+    longest = min(spec.max_seq_len, shape.max_positions)
+    tokens = spec.batch_size * longest
+    work = work_of(shape, longest)
+    if plan.full is None:
+        assert isinstance(spec.method, LoraMethod)
+        return lora_step(shape, work, tokens, rates, keep="keep" in plan.layer_activations)
+    clip = spec.optim.clip_norm > 0.0
+    on_cpu = plan.device == "cpu"
+    shares = _shares(plan.full, shape.num_layers)
+    times = [
+        full_step(shape, plan.full, work, tokens, rates, clip=clip, on_cpu=on_cpu, cpu_share=share)
+        for share in shares
+    ]
+    return min(times, key=lambda time: time.seconds)
+
+
+def _shares(full: FullPlan, layers: int) -> list[float]:
+    """Return the CPU's shares that the engine may settle on."""
+    if full.engine == "auto":
+        return [part / layers for part in range(layers + 1)]
+    return [1.0 if full.engine == "cpu" else 0.0]
+
+
+def lora_step(shape: ModelShape, work: Work, tokens: int, rates: Rates, *, keep: bool) -> StepTime:
+    """Predict a step of adapters over resident weights: nothing of the base gets a gradient."""
+    layers = 2.0 * shape.num_layers * shape.layer_decayed_params
+    attention = work.forward - layers
+    backward = layers + _ATTENTION_BACKWARD * attention + (0.0 if keep else work.forward)
+    flops = work.forward + work.head * 2.0 / 3.0 + backward
+    seconds = tokens * flops / rates.compute_flops
+    return StepTime(
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        compute_seconds=seconds,
+        critical_tokens=None,
+        bound_by="compute",
+        cpu_share=0.0,
+        phases=(),
+    )
+
+
+def full_step(
+    shape: ModelShape,
+    full: FullPlan,
+    work: Work,
+    tokens: int,
+    rates: Rates,
+    *,
+    clip: bool,
+    on_cpu: bool,
+    cpu_share: float,
+) -> StepTime:
+    """Predict a step of a full fine-tuning.
+
+    Args:
+        shape: sizes.
+        full: where everything is.
+        work: of one token.
+        tokens: of the step.
+        rates: of the machine.
+        clip: updates wait for the global norm.
+        on_cpu: the passes run on the CPU.
+        cpu_share: of the layers, that the CPU updates.
+    """
+    sliding = 1.0 if full.weights == "resident" else _SLIDE_OVERHEAD
+    flops = rates.compute_flops / sliding
+    loads = _Loads(shape, full, clip=clip, cpu_share=cpu_share)
+
+    def phases(step_tokens: float) -> tuple[Phase, ...]:
+        passes: dict[PassName, float] = {
+            "forward": step_tokens * work.forward / flops,
+            "head": step_tokens * work.head / flops,
+            "backward": step_tokens * work.backward / flops,
+        }
+        if on_cpu:
+            # The passes have all cores, so the updates add to them.
+            update = Phase(name="update", busy_seconds=loads.everything().busy(rates))
+            return (*(_phase(name, compute, {}) for name, compute in passes.items()), update)
+        return loads.phases(passes, step_tokens, rates)
+
+    parts = phases(tokens)
+    seconds = sum(part.seconds for part in parts)
+    return StepTime(
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        compute_seconds=tokens * work.total / rates.compute_flops,
+        critical_tokens=None if on_cpu else _critical(phases(0.0), phases(1.0)),
+        bound_by=max(parts, key=lambda part: part.seconds).bound_by,
+        cpu_share=cpu_share,
+        phases=parts,
+    )
+
+
+def _critical(none: tuple[Phase, ...], one: tuple[Phase, ...]) -> int | None:
+    """Return the tokens from which on compute is the longest in both passes.
+
+    All times are linear in the tokens, so two of them tell the rest.
+    """
+    most = 1.0
+    for idle, busy in zip(none, one, strict=True):
+        if idle.name not in ("forward", "backward"):
+            continue
+        compute = busy.busy_seconds["compute"] - idle.busy_seconds["compute"]
+        for name, fixed in idle.busy_seconds.items():
+            if name != "compute" and fixed > 0.0:
+                gain = compute - (busy.busy_seconds[name] - fixed)
+                if gain <= 0.0:
+                    return None
+                most = max(most, fixed / gain)
+    return round(most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Load:
+    """What moves beside the passes in one phase."""
+
+    to_card: float = 0.0
+    """Bytes over the link."""
+    to_host: float = 0.0
+    optimizer: float = 0.0
+    """Bytes that the CPU's optimizer reads and writes."""
+
+    def __add__(self, other: "_Load") -> "_Load":
+        return _Load(
+            to_card=self.to_card + other.to_card,
+            to_host=self.to_host + other.to_host,
+            optimizer=self.optimizer + other.optimizer,
+        )
+
+    def busy(self, rates: Rates) -> dict[Resource, float]:
+        """Return the seconds that each resource is busy."""
+        less, more = sorted((self.to_card, self.to_host))
+        moved = self.to_card + self.to_host + self.optimizer
+        return {
+            "link": less / rates.duplex_bytes + (more - less) / rates.link_bytes,
+            "memory": moved / rates.memory_bytes,
+            "cpu": self.optimizer / rates.cpu_adamw_bytes,
+        }
+
+
+class _Loads:
+    """What a step moves, by its reason."""
+
+    def __init__(self, shape: ModelShape, full: FullPlan, *, clip: bool, cpu_share: float) -> None:
+        layers, ends = shape.num_layers * shape.layer_params, sum(end_sizes(shape))
+        state, slides = _STATE_BYTES[full.moments], full.weights == "slide"
+        # The CPU updates the ends where it updates everything.
+        on_cpu, ends_on_cpu = cpu_share * layers, ends if cpu_share >= 1.0 else 0
+        self._state, self._clip = state, clip
+        self._params = layers + ends
+        self._row_bytes = 2.0 * shape.num_layers * shape.hidden * (full.rows == "host")
+        self._weights = _Load(to_card=2.0 * layers * slides)
+        self._gradients = _Load(to_host=2.0 * (layers if clip else on_cpu))
+        self._layers = self._update(on_cpu, layers - on_cpu, grad_bytes=2)
+        self._ends = self._update(ends_on_cpu, ends - ends_on_cpu, grad_bytes=4) + _Load(
+            to_host=4.0 * (ends if clip else ends_on_cpu), to_card=2.0 * ends_on_cpu
+        )
+        self._renewed = 0.0 if slides else 2.0 * on_cpu
+        """Bytes of layers that stay on the card and are updated by the CPU: the passes wait."""
+
+    def _update(self, on_cpu: float, on_card: float, *, grad_bytes: int) -> _Load:
+        to_card = self._state + (grad_bytes if self._clip else 0)
+        return _Load(
+            to_card=to_card * on_card,
+            to_host=self._state * on_card,
+            # Reads and writes the state, reads the gradient.
+            optimizer=(2 * self._state + grad_bytes) * on_cpu,
+        )
+
+    def everything(self) -> _Load:
+        """Return the updates of a CPU that has no card: of all weights, in fp32."""
+        return _Load(optimizer=(2.0 * self._state + 4.0) * self._params)
+
+    def phases(
+        self, passes: Mapping[PassName, float], tokens: float, rates: Rates
+    ) -> tuple[Phase, ...]:
+        """Return the phases of a step, given the seconds of its passes alone."""
+        rows = _Load(to_card=tokens * self._row_bytes, to_host=tokens * self._row_bytes)
+        forward = backward = self._weights + rows
+        backward += self._gradients
+        if self._clip:
+            forward += self._layers
+        else:
+            backward += self._layers
+        renewal = self._renewed / rates.link_bytes
+        return (
+            _phase("forward", passes["forward"] + renewal, forward.busy(rates)),
+            _phase("head", passes["head"], {}),
+            _phase("backward", passes["backward"], backward.busy(rates)),
+            Phase(name="update", busy_seconds=self._ends.busy(rates)),
+        )
+
+
+def _phase(name: PassName, compute: float, others: dict[Resource, float]) -> Phase:
+    return Phase(name=name, busy_seconds={"compute": compute, **others})
