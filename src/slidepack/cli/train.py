@@ -45,7 +45,7 @@ class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data: str
     """Rows, as `slidepack data check` reads them."""
     out: str
-    """A folder for the run. One that is there already is gone on with, where the file is the same."""
+    """A folder for the run. Where it is there already, the run in it is gone on with."""
     held_out: str = ""
     """Rows that are only measured; empty takes a share of the data."""
     format: str = ""

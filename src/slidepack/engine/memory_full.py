@@ -244,12 +244,11 @@ def _ram_too_small(case: _Case) -> SlidepackError:
     }
     asked = fewest[case.wanted[-1]]
     fits = [moments for moments, need in fewest.items() if case.fits_host(need)]
-    smallest = fewest["int8"] if case.method.moments == "auto" else asked
-    ways = [f"{smallest.host_bytes / usable_bytes(GIB):.1f} GiB of free RAM would do"]
+    ways = [f"{asked.host_bytes / usable_bytes(GIB):.1f} GiB of free RAM would do"]
     if fits:
         held = fewest[fits[0]].host_bytes / GIB
         ways.append(f'moments = "{fits[0]}" would take {held:.1f} GiB and fit')
-    waiting = smallest.host.get("gradients that wait for the global norm", 0)
+    waiting = asked.host.get("gradients that wait for the global norm", 0)
     if waiting:
         ways.append(f"clip_norm = 0 saves {waiting / GIB:.1f} GiB")
     return too_small(

@@ -1,6 +1,7 @@
 """Measures the sliding walk and its ceiling, one after the other on the same state."""
 
 import gc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
