@@ -303,6 +303,14 @@ def test_the_engine_that_is_asked_for_runs_on_a_card(engine: Any) -> None:
     assert _full(plan).engine == engine
 
 
+def test_ends_that_wait_for_the_cpu_do_not_take_all_ram() -> None:
+    alone, shared = (
+        _full(plan_run(_spec(optimizer_engine=engine), LLAMA_3B, _gpu(24)))
+        for engine in ("cpu", "auto")
+    )
+    assert (alone.host_grad_slots, shared.host_grad_slots) == (2, 8)
+
+
 def test_tightening_ends_at_one_row_and_the_smallest_window() -> None:
     spec = _spec(16, 1024, 1.0)
     plan = plan_run(spec, LLAMA_3B, _gpu(80))

@@ -13,7 +13,7 @@ import msgspec
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import FullMethod, JobSpec
 from slidepack.engine.contract.plan import FullPlan, RunPlan
-from slidepack.engine.memory_full_need import Moments, full_need
+from slidepack.engine.memory_full_need import Moments, end_sizes, full_need
 from slidepack.engine.memory_parts import GIB, Machine, MemoryNeed, too_small, usable_bytes
 from slidepack.engine.shape import ModelShape
 
@@ -29,8 +29,10 @@ _SMALL_MICRO_TOKENS: Final = 1024
 _SLOTS: Final = ((5, 4), (4, 3), (3, 2))
 """Layers' weights and gradients on the card: enough that passes, copies and updates overlap."""
 _FEWEST_SLOTS: Final = ((2, 2), (2, 1))
-_HOST_GRAD_SLOTS: Final = (8, 2)
-"""Layers' gradients that may wait for the CPU's optimizer, where there is room, and at least."""
+_FEWEST_HOST_GRAD_SLOTS: Final = 2
+_MOST_HOST_GRAD_SLOTS: Final = 8
+_HOST_GRAD_BYTES: Final = 4_000_000_000
+"""Most RAM for gradients on their way to the CPU; the ends', where it has them, are large."""
 _CPU_SLOTS: Final = (1, 1)
 """Where the passes run on the CPU: no copy takes time, so nothing is ahead of anything."""
 _ROWS_SHARE: Final = 0.25
@@ -113,7 +115,7 @@ def _layouts(case: _Case, moments: Moments) -> Iterator[tuple[FullPlan, int]]:
                 micro,
             )
         return
-    for host_slots in _HOST_GRAD_SLOTS:
+    for host_slots in _host_grad_slots(case):
         # Of host memory, smaller windows take as much.
         places = list(_places_of_rows(case))
         for slots, micro in _windows(case):
@@ -156,6 +158,15 @@ def _places_of_rows(case: _Case) -> tuple[Literal["device", "host"], ...]:
     rows = (case.shape.num_layers + 1) * case.whole_step * case.shape.hidden * 2
     few = rows <= _ROWS_SHARE * usable_bytes(case.machine.device_free_bytes)
     return ("device", "host") if few else ("host", "device")
+
+
+def _host_grad_slots(case: _Case) -> tuple[int, int]:
+    """Return how many gradients may wait for the CPU, where the RAM has room, and at least."""
+    largest = 2 * case.shape.layer_params
+    if case.engine == "cpu":
+        largest = max(largest, 4 * max(end_sizes(case.shape)))
+    most = min(_MOST_HOST_GRAD_SLOTS, _HOST_GRAD_BYTES // largest)
+    return max(_FEWEST_HOST_GRAD_SLOTS, most), _FEWEST_HOST_GRAD_SLOTS
 
 
 def _micro_sizes(case: _Case) -> list[int]:
@@ -224,7 +235,7 @@ def _reason(case: _Case, full: FullPlan, micro: int, need: MemoryNeed) -> str:
 
 def _vram_too_small(case: _Case) -> SlidepackError:
     """Return the refusal of a job whose longest row does not pass through the card."""
-    full = _full(case, case.wanted[-1], "slide", _FEWEST_SLOTS[-1], "host", _HOST_GRAD_SLOTS[-1])
+    full = _full(case, case.wanted[-1], "slide", _FEWEST_SLOTS[-1], "host", _FEWEST_HOST_GRAD_SLOTS)
     need = case.need(full, case.longest)
     return too_small(
         False,

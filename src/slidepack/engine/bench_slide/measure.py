@@ -177,7 +177,7 @@ def _measure(bench: Bench, trainer: FullTrainer) -> SlidingResult:
     )
 
 
-def _worked(engines: dict[EngineName, CountedEngine]) -> dict[str, tuple[float, int]]:
+def _worked(engines: Mapping[EngineName, CountedEngine]) -> dict[str, tuple[float, int]]:
     return {name: engine.worked for name, engine in engines.items()}
 
 
