@@ -110,10 +110,8 @@ def _layouts(case: _Case, moments: Moments) -> Iterator[tuple[FullPlan, int]]:
     """Yield what fits the card, best first; host memory is for the caller to check."""
     if case.on_cpu:
         for micro in _micro_sizes(case):
-            yield (
-                _full(case, moments, "resident", _CPU_SLOTS, "device", _HOST_GRAD_SLOTS[-1]),
-                micro,
-            )
+            full = _full(case, moments, "resident", _CPU_SLOTS, "device", _FEWEST_HOST_GRAD_SLOTS)
+            yield full, micro
         return
     for host_slots in _host_grad_slots(case):
         # Of host memory, smaller windows take as much.
