@@ -103,6 +103,15 @@ def weight_in(state: TrainState, shape: ModelShape, path: str, like: Tensor) -> 
     return state.read(unit, start, like.numel()).view(like.shape)
 
 
+def moments_in(
+    state: TrainState, shape: ModelShape, path: str, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return both moments of the weight of this Hugging Face name."""
+    unit, start = _places(shape)[path]
+    part = state.states[unit].part(start, start + like.numel())
+    return part.exp_avg.view(like.shape), part.exp_avg_sq.view(like.shape)
+
+
 def _places(shape: ModelShape) -> dict[str, tuple[int, int]]:
     """Return (unit, first element) of every weight by its Hugging Face name."""
     places = {}

@@ -149,6 +149,13 @@ def _check_bits(form: CpuAdamW) -> None:
     _compare(form, state, _gradients(1500, torch.bfloat16), 700)
 
 
+def test_the_torch_form_works_in_chunks(loop: CpuAdamW) -> None:
+    # The loop leaves 8-bit moments to torch.
+    elements = (1 << 20) + 3000
+    state = _state(elements, split=True, moments="int8")
+    _compare(loop, state, _gradients(elements, torch.bfloat16)[:1], (1 << 20) + 1000)
+
+
 def test_without_a_compiler_torch_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     form = cpu_adamw(tmp_path / "cache", 1)

@@ -14,6 +14,7 @@ from support.full_runs import (
     EPS,
     Recipe,
     family,
+    moments_in,
     rows_of,
     run,
     state_of,
@@ -57,8 +58,8 @@ def _their_step(
     return total, float(norm)
 
 
-def _compare(name: str, tied: bool, recipe: Recipe) -> None:
-    theirs, shape = family(name, tied)
+def _compare(family_name: str, tied: bool, recipe: Recipe) -> None:
+    theirs, shape = family(family_name, tied)
     start = {path: weight.detach().clone() for path, weight in theirs.named_parameters()}
     recipe = replace(recipe, clip=statistics.median(run(theirs, shape, recipe, STEPS).norms))
     state = state_of(theirs, shape, recipe)
@@ -101,6 +102,13 @@ def _compare(name: str, tied: bool, recipe: Recipe) -> None:
         difference = (found - weight.detach()).abs()
         assert float(difference.flatten().quantile(0.95)) < 1e-2 * recipe.lr, path
         assert float((found - start[path]).abs().mean()) > recipe.lr, path
+        # Moments are sums of clipped gradients, which AdamW's own division would hide.
+        for name, moment in zip(
+            ("exp_avg", "exp_avg_sq"), moments_in(state, shape, path, weight), strict=True
+        ):
+            judged_moment = optimizer.state[weight][name]
+            error = float((moment - judged_moment).norm() / judged_moment.norm())
+            assert error < 1e-4, (path, name, error)
         squares += float(difference.double().square().sum())
         count += weight.numel()
     assert (squares / count) ** 0.5 < 1e-2 * recipe.lr

@@ -57,15 +57,25 @@ def test_a_prefetch_before_a_put_is_not_returned(kind: str) -> None:
     rows = _make(kind)
     for key in KEYS:
         rows.put(key, _values(key))
-    for key in KEYS[:-2]:
-        # The first are in host memory only by now, so that this fills a buffer.
+    for key in KEYS[:4]:
+        # These are in host memory only by now, so that this fills a buffer.
         rows.prefetch(key)
         rows.put(key, _values(key, version=1))
+        for other in KEYS[-4:]:
+            # Puts the copy just made behind the last few, which are still at hand.
+            rows.put(other, _values(other))
         assert torch.equal(rows.get(key), _values(key, version=1))
         rows.rest(key)
-    for key in KEYS[:-2]:
-        assert torch.equal(rows.get(key), _values(key, version=1))
-        rows.drop(key)
+
+
+def test_a_step_that_was_abandoned_keeps_no_buffer() -> None:
+    rows = _host_rows(buffers=2)
+    for version in range(2):
+        rows.begin(SIZES)
+        for key in KEYS:
+            rows.put(key, _values(key, version))
+        for key in KEYS[2 * version : 2 * version + 2]:
+            assert torch.equal(rows.get(key), _values(key, version))
 
 
 @pytest.mark.parametrize("kind", ["device", "host"])

@@ -9,10 +9,15 @@ from typing import Literal
 import pytest
 import torch
 from support.full_runs import (
+    BETA1,
+    BETA2,
     CPU,
+    EPS,
     Recipe,
     batches_of,
+    copy_of,
     family,
+    same_bits,
     settings_of,
     state_of,
     steps,
@@ -20,9 +25,12 @@ from support.full_runs import (
 )
 from support.full_walk import broken
 
+from slidepack.engine.sliding.gpu_engine import CHUNK_ELEMENTS, GpuEngine
 from slidepack.engine.sliding.slot_pool import SlotPool
-from slidepack.engine.sliding.streams import Lane
+from slidepack.engine.sliding.state import StateFormat, TrainState, Unit
+from slidepack.engine.sliding.streams import Lane, Streams
 from slidepack.engine.sliding.updates import Job, UpdateQueue, Updates
+from slidepack.kernels import adamw
 
 LANE = Lane(None)
 
@@ -219,6 +227,27 @@ def test_a_state_that_no_engine_can_update_ends_the_run(cpu_share: float, clip: 
             assert again.value is raised.value
     finally:
         trainer.close()
+
+
+@pytest.mark.parametrize("moments", ["fp32", "int8"])
+def test_a_unit_of_several_chunks(moments: Literal["fp32", "int8"]) -> None:
+    elements, decayed = CHUNK_ELEMENTS + 3000, CHUNK_ELEMENTS + 1000
+    unit = Unit("large", elements, decayed)
+    state = TrainState([unit], StateFormat(split=True, moments=moments), pin=False)
+    state.write(0, 0, torch.ones(elements))
+    grad = torch.linspace(-1.0, 1.0, elements).bfloat16()
+    plain, settings = copy_of(state.states[0]), settings_of(1, Recipe())
+    updates = Updates(1)
+    engine = GpuEngine(state, updates, Streams.of(CPU), CPU)
+    try:
+        updates.begin(0)
+        engine.put(Job(0, 0, grad, None, settings, consumed=lambda _: None))
+        updates.drain()
+    finally:
+        engine.close()
+    scalars = settings.scalars_host
+    adamw(grad, plain, scalars, beta1=BETA1, beta2=BETA2, eps=EPS, decayed=decayed)
+    assert same_bits(state.states[0], plain)
 
 
 def test_engines_end_without_a_step() -> None:
