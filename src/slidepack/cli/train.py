@@ -1,9 +1,11 @@
 """`slidepack train SPEC.toml`: the engine alone, with no daemon and no queue."""
 
 import contextlib
+import fcntl
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,7 +17,7 @@ from slidepack.daemon.hardware import Waiting, machine_now
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.probe.report import probe_hardware
 from slidepack.daemon.requests import JobSettings, job_spec
-from slidepack.engine.contract.errors import CATALOGUE, SlidepackError
+from slidepack.engine.contract.errors import EXIT_YIELDED, SlidepackError
 from slidepack.engine.contract.events import (
     AnyEvent,
     Evaluated,
@@ -36,6 +38,9 @@ from slidepack.engine.shape import read_shape
 
 _POLL_SECONDS: Final = 0.2
 
+Tell = Callable[[str], None]
+"""Says a sentence to people; beside `--json`, on standard error."""
+
 
 class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A training file: what to train, on what, and where to; beside it, a job's settings."""
@@ -51,6 +56,15 @@ class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format: str = ""
     """Format of the rows; empty detects it."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no path."""
+        for name in ("model", "data", "out"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty")
+        for name in ("model", "data", "out", "held_out"):
+            if "\0" in getattr(self, name):
+                raise ValueError(f"{name} holds a NUL character")
+
 
 def train(
     spec_file: Annotated[Path, typer.Argument(help="Training file, TOML.", metavar="SPEC.toml")],
@@ -58,15 +72,21 @@ def train(
 ) -> None:
     """Train as a file says; run it again to go on from the last checkpoint."""
     asked = _read(spec_file)
-    root = (spec_file.parent / asked.out).absolute()
+    tell = _note if json_output else say
+    show = print_json if json_output else _print
+    beside = spec_file.parent
+    root = (beside / asked.out).absolute()
+    base = _base((beside / asked.model).absolute())
     try:
-        spec = _spec(asked, spec_file.parent, root)
-        folder = _attempt(root, spec)
+        with _locked(root) as lock:
+            folder = _attempt(root, _spec(asked, beside, root, base, tell), tell)
+            code = _run(folder, lock, show)
     except OSError as error:
         raise disk_error(error, root) from error
-    code = _run(folder, as_json=json_output)
-    if code == 0 and not json_output:
-        say(f"The result is in {folder.result}.")
+    if code == 0:
+        tell(f"The result is in {folder.result}.")
+    else:
+        tell("Stopped; run the same command to go on.")
     raise typer.Exit(code)
 
 
@@ -82,26 +102,48 @@ def _read(spec_file: Path) -> TrainFile:
         ) from error
 
 
-def _spec(asked: TrainFile, beside: Path, root: Path) -> JobSpec:
-    model = (beside / asked.model).absolute()
+def _base(model: Path) -> ModelRef:
     read_shape(model)
-    base = ModelRef(
+    return ModelRef(
         model_id=model.name, path=str(model), content_hash=content_hash(model), name=model.name
     )
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[int]:
+    """Make the folder and take it; a worker holds the lock too, as it may outlive this process."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / "train.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SlidepackError(
+                "RUN-FOLDER-BUSY",
+                "A run is under way in this folder.",
+                why=f"{root / 'train.lock'} is locked",
+                fix="Wait for it to end, or stop its process.",
+            ) from error
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _spec(asked: TrainFile, beside: Path, root: Path, base: ModelRef, tell: Tell) -> JobSpec:
     data = beside / asked.data
     held_out = None
     if asked.held_out:
-        held_out = _rows(beside / asked.held_out, root / "held-out", asked.format)
-    rows = _rows(data, root / "data", asked.format)
-    return job_spec(asked, f"{data.stem} on {model.name}", base, rows, held_out)
+        held_out = _rows(beside / asked.held_out, root / "held-out", asked.format, tell)
+    rows = _rows(data, root / "data", asked.format, tell)
+    return job_spec(asked, f"{data.stem} on {base.name}", base, rows, held_out)
 
 
-def _rows(source: Path, folder: Path, form: str) -> DatasetRef:
+def _rows(source: Path, folder: Path, form: str, tell: Tell) -> DatasetRef:
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "rows.jsonl"
     report = check_file(source, rows, folder / "rejects.jsonl", form or None)
     if report.usable < report.rows:
-        say(f"{report.rows - report.usable} of {report.rows} rows of {source.name} are left out.")
+        tell(f"{report.rows - report.usable} of {report.rows} rows of {source.name} are left out.")
     return DatasetRef(
         dataset_id=source.name,
         path=str(rows),
@@ -110,9 +152,11 @@ def _rows(source: Path, folder: Path, form: str) -> DatasetRef:
     )
 
 
-def _attempt(root: Path, spec: JobSpec) -> RunFolder:
+def _attempt(root: Path, spec: JobSpec, tell: Tell) -> RunFolder:
     """Make the next attempt's folder, which goes on from the checkpoints of earlier ones."""
-    earlier = [RunFolder(path) for path in sorted(root.glob("attempt-*"), reverse=True)]
+    made = [RunFolder(path) for path in sorted(root.glob("attempt-*"), reverse=True)]
+    # The identity is written last: where it is missing, the folder was never finished.
+    earlier = [folder for folder in made if folder.identity.exists()]
     for folder in earlier:
         if folder.read_spec() != spec:
             raise SlidepackError(
@@ -131,10 +175,10 @@ def _attempt(root: Path, spec: JobSpec) -> RunFolder:
     checkpoints = [str(path) for folder in earlier for path in folder.list_checkpoints()]
     resumed = next((folder for folder in earlier if folder.list_checkpoints()), None)
     plan = _plan(spec, root) if resumed is None else resumed.read_plan()
-    say(plan.reason)
-    attempt = RunFolder(root / f"attempt-{len(earlier) + 1:04d}")
+    tell(plan.reason)
+    attempt = RunFolder(root / f"attempt-{len(made) + 1:04d}")
     identity = RunIdentity(
-        job_id=spec.name, attempt=len(earlier) + 1, nonce="", resume_from=tuple(checkpoints)
+        job_id=spec.name, attempt=len(made) + 1, nonce="", resume_from=tuple(checkpoints)
     )
     attempt.create(spec, plan, identity)
     return attempt
@@ -152,44 +196,85 @@ def _plan(spec: JobSpec, root: Path) -> RunPlan:
     return plan_run(spec, read_shape(Path(spec.base.path)), machine)
 
 
-def _run(folder: RunFolder, *, as_json: bool) -> int:
+def _run(folder: RunFolder, lock: int, show: Callable[[AnyEvent], None]) -> int:
+    """Run the worker, showing its events as they come; return 0 or EXIT_YIELDED.
+
+    Raises:
+        SlidepackError: what the run failed of.
+        KeyboardInterrupt: after the worker has left; at once where it comes again.
+    """
     with folder.log.open("ab") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "slidepack.engine.worker", str(folder.root)],
             stdout=log,
             stderr=log,
+            pass_fds=(lock,),
         )
-    try:
-        for event in _follow(folder, worker):
-            if as_json:
-                print_json(event)
-            else:
-                _print(event)
-    except KeyboardInterrupt:
-        # The worker got the signal too: it finishes the step and writes a checkpoint.
-        worker.wait()
-        say("Stopped; run the same command to go on.")
-    # Below zero it is the signal that ended the process.
-    return CATALOGUE["RUN-CRASHED"].exit_code if worker.returncode < 0 else worker.returncode
+    events = _Events(folder.events)
+    ended = interrupted = False
+    while not ended:
+        try:
+            ended = _has_ended(worker)
+            for event in events.new():
+                show(event)
+        except KeyboardInterrupt:
+            # The worker got the signal too: it finishes the step and writes a checkpoint.
+            if interrupted:
+                raise
+            interrupted = True
+    if events.failed is not None:
+        raise SlidepackError.from_report(events.failed.error)
+    if interrupted and worker.returncode:
+        raise KeyboardInterrupt
+    if worker.returncode not in (0, EXIT_YIELDED):
+        code = worker.returncode
+        raise SlidepackError(
+            "RUN-CRASHED",
+            "The run's process died.",
+            why=f"signal {-code}" if code < 0 else f"exit code {code}",
+            fix=f"Read {folder.log}, then run the same command to go on.",
+        )
+    return worker.returncode
 
 
-def _follow(folder: RunFolder, worker: subprocess.Popen[bytes]) -> Iterator[AnyEvent]:
-    """Yield events as they are written, until the worker has ended."""
-    position = 0
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(timeout=_POLL_SECONDS)
-        ended = worker.poll() is not None
-        if folder.events.exists():
-            with folder.events.open("rb") as file:
-                file.seek(position)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    position += len(line)
-                    yield decode_event(line)
-        if ended:
+def _has_ended(worker: subprocess.Popen[bytes]) -> bool:
+    """Wait for a moment and return whether the worker has ended."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        worker.wait(timeout=_POLL_SECONDS)
+    return worker.poll() is not None
+
+
+class _Events:
+    """Reads a run's events while they are written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self.failed: Failed | None = None
+        """How the run failed, once that was read."""
+
+    def new(self) -> Iterator[AnyEvent]:
+        """Yield what was written since the last call."""
+        if not self._path.exists():
             return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                try:
+                    event = decode_event(line)
+                except msgspec.DecodeError:
+                    # A full disk took only a part of the line.
+                    continue
+                if isinstance(event, Failed):
+                    self.failed = event
+                yield event
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _print(event: AnyEvent) -> None:
@@ -205,8 +290,6 @@ def _print(event: AnyEvent) -> None:
             say(f"held-out loss after step {event.step}: {_number(event.loss)}")
         case Warned():
             say(f"{event.code}: {event.message}")
-        case Failed():
-            say(event.error.line())
         case Finished():
             say(f"Done: {event.steps} steps in {event.seconds:,.0f} s.")
 

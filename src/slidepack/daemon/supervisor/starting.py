@@ -164,9 +164,11 @@ def why_not_again(plan: RunPlan, machine: Machine) -> str:
     """Return why an earlier plan cannot run on this machine now, or an empty string."""
     if plan.device != machine.device:
         return f"waits for {plan.device}, on which it began; this machine offers {machine.device}"
-    on_cpu = plan.device == "cpu"
-    needed = plan.predicted_host_bytes if on_cpu else plan.predicted_device_bytes
-    free = machine.ram_available_bytes if on_cpu else machine.device_free_bytes
-    if needed > free:
-        return f"waits for memory: {needed / GIB:.1f} GiB needed, {free / GIB:.1f} GiB free"
+    wanted = [("RAM", plan.predicted_host_bytes, machine.ram_available_bytes)]
+    if plan.device != "cpu":
+        wanted.append(("VRAM", plan.predicted_device_bytes, machine.device_free_bytes))
+    for what, needed, free in wanted:
+        if needed > free:
+            sizes = f"{needed / GIB:.1f} GiB needed, {free / GIB:.1f} GiB free"
+            return f"waits for memory ({what}): {sizes}"
     return ""

@@ -110,10 +110,7 @@ def measure_sliding(bench: Bench) -> SlidingResult:
     try:
         return _measure(bench, trainer)
     finally:
-        trainer.optimizer.close()
-        for slab in trainer.slabs:
-            if slab is not bench.state.slab:
-                slab.close()
+        trainer.close()
 
 
 def _setup(bench: Bench) -> FullSetup:

@@ -70,7 +70,7 @@ class FullTrainer:
     slabs: tuple[Slab, ...]
 
     def close(self) -> None:
-        """End the engines, and give the pinned memory back."""
+        """End the engines, and give their pinned memory back; the state stays as it is."""
         self.optimizer.close()
         for slab in self.slabs:
             slab.close()
@@ -109,7 +109,7 @@ def build_full(
     streams, updates = Streams.of(device, timed=timed), Updates(len(state.units))
     assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
     engines: dict[EngineName, CpuEngine | GpuEngine] = {}
-    slabs = [state.slab]
+    slabs: list[Slab] = []
     cpu_engine, reasons = None, []
     if "cpu" in assignment:
         adamw = cpu_adamw(setup.cache, setup.cpu_threads)

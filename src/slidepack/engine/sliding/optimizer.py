@@ -6,7 +6,8 @@ pass is over, and the updates run beside the next forward pass; that is exact, a
 bytes a parameter.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -55,6 +56,7 @@ class AsyncOptimizer:
         self._host_slots = host_slots
         self._waiting = waiting
         self._held: list[Job] = []
+        self._rehearsing = False
 
     def submit(
         self,
@@ -78,8 +80,11 @@ class AsyncOptimizer:
         Raises:
             BaseException: what an engine died of.
         """
-        self._updates.begin(unit)
         landed = self._streams.compute.mark()
+        if self._rehearsing:
+            consumed(landed)
+            return
+        self._updates.begin(unit)
         job = Job(priority, unit, grad, landed, settings, consumed, resident)
         if self._waiting is not None:
             self._held.append(self._landing(job, self._waiting[unit], _nothing))
@@ -89,6 +94,15 @@ class AsyncOptimizer:
             assert self._host_slots is not None
             room, give_back = self._host_slots.acquire(self._streams.d2h)
             self._engines["cpu"].put(self._landing(job, room, give_back))
+
+    @contextlib.contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Drop the gradients submitted within: passes run as in training and change nothing."""
+        self._rehearsing = True
+        try:
+            yield
+        finally:
+            self._rehearsing = False
 
     @property
     def assignment(self) -> tuple[EngineName, ...]:

@@ -1,9 +1,9 @@
 """Full fine-tuning as a run trains it: every weight, through the sliding walk."""
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import overload
 
 import platformdirs
 import torch
@@ -11,20 +11,21 @@ from torch import Tensor
 
 from slidepack.engine.contract.job import OptimSpec
 from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.folder import write_model_folder
 from slidepack.engine.lora.optimizer import learning_rate
-from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
-from slidepack.engine.model.layers import Decoder, LayerWeights, layer_over
+from slidepack.engine.model.layers import Decoder
 from slidepack.engine.shape import ModelShape, read_shape
 from slidepack.engine.sliding.auto_share import START_SHARE, AutoShare
 from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
+from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
-from slidepack.engine.sliding.weight_ring import Weights
 from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
 from slidepack.kernels import AdamWState, adamw_scalars
 
@@ -43,8 +44,22 @@ class FullTrainee:
         optim: OptimSpec,
         device: torch.device,
         check_stop: Callable[[], None],
+        tighter: Callable[[RunPlan], RunPlan | None],
+        warn: Callable[[str, str], None],
     ) -> None:
-        """Bind a state that is filled with the base's weights."""
+        """Bind a state that is filled with the base's weights.
+
+        Args:
+            base: its folder.
+            shape: sizes.
+            state: master weights and moments.
+            plan: how the machine is used.
+            optim: AdamW's settings.
+            device: where the passes run.
+            check_stop: may raise where an evaluation can be abandoned.
+            tighter: returns a smaller plan, or None where there is none.
+            warn: reports a code and a sentence.
+        """
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
@@ -54,6 +69,8 @@ class FullTrainee:
         self._optim = optim
         self._check_stop = check_stop
         self._plan = plan
+        self._tighter = tighter
+        self._warn = warn
         self._built: FullTrainer | None = None
         self._share: AutoShare | None = None
         self._changed = False
@@ -62,11 +79,51 @@ class FullTrainee:
     def _trainer(self) -> FullTrainer:
         """Built when a pass first needs it: weights on the card are copies of the state then."""
         if self._built is None:
-            self._built = self._build()
+            self._built = self._rehearsed()
             optimizer = self._built.optimizer
             if set(optimizer.engines) == {"cpu", "gpu"}:
                 self._share = AutoShare(optimizer, optimizer.engines, self.shape)
         return self._built
+
+    def _rehearsed(self) -> FullTrainer:
+        """Build, and run the largest step there can be on a card, which may be too large for it.
+
+        Raises:
+            torch.OutOfMemoryError: the next smaller plan did not fit either.
+        """
+        try:
+            return self._rehearse()
+        except torch.OutOfMemoryError:
+            smaller = self._tighter(self._plan)
+            if smaller is None:
+                raise
+        self._plan = smaller
+        self.micro_batch_tokens = smaller.micro_batch_tokens
+        self._warn("GPU-OUT-OF-MEMORY", smaller.reason)
+        torch.cuda.empty_cache()
+        return self._rehearse()
+
+    def _rehearse(self) -> FullTrainer:
+        trainer = self._build()
+        if self.device.type == "cpu":
+            return trainer
+        try:
+            with trainer.optimizer.rehearsal():
+                trainer.driver.train_step(self._largest_step(), self._settings(0, 1), 0.0)
+        except BaseException:
+            trainer.close()
+            raise
+        return trainer
+
+    def _largest_step(self) -> list[PackedBatch]:
+        full = self._plan.full
+        assert full is not None
+        ids, counted = (0,) * full.longest_row, (True,) * full.longest_row
+        rows = [EncodedRow(0, ids, counted)] * max(1, full.max_tokens // full.longest_row)
+        return [
+            pack_rows(group, self.shape, self.device, self.dtype)
+            for group in micro_batches(rows, self.micro_batch_tokens)
+        ]
 
     def _build(self) -> FullTrainer:
         plan, full = self._plan, self._plan.full
@@ -99,6 +156,17 @@ class FullTrainee:
     ) -> tuple[LossSum, float]:
         """Do one optimizer step; the last updates may still be under way when this returns."""
         optim = self._optim
+        settings = self._settings(step, total_steps)
+        result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
+        if self._share is not None:
+            self._share.after_step()
+        self._changed |= (
+            result.applied and result.grad_norm > 0.0 and float(settings.scalars_host[1]) > 0.0
+        )
+        return result.loss, result.grad_norm
+
+    def _settings(self, step: int, total_steps: int) -> StepSettings:
+        optim = self._optim
         scalars = adamw_scalars(
             torch.tensor(step + 1),
             torch.tensor(1.0),
@@ -107,18 +175,13 @@ class FullTrainee:
             beta2=optim.beta2,
             weight_decay=optim.weight_decay,
         )
-        settings = StepSettings(
+        return StepSettings(
             scalars_host=scalars,
             scalars_device=scalars.to(self.device),
             beta1=optim.beta1,
             beta2=optim.beta2,
             eps=optim.eps,
         )
-        result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
-        if self._share is not None:
-            self._share.after_step()
-        self._changed |= result.applied and result.grad_norm > 0.0 and float(scalars[1]) > 0.0
-        return result.loss, result.grad_norm
 
     def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
         """Return the summed loss of the batches."""
@@ -139,7 +202,7 @@ class FullTrainee:
         decoder = Decoder(
             self.shape,
             window.ends.embedding,
-            _SlidingLayers(window.weights, self.shape, window.prefetch),
+            SlidingLayers(window.weights, self.shape, window.prefetch),
             window.ends.final_norm,
             window.ends.head,
         )
@@ -197,43 +260,7 @@ class FullTrainee:
         """End the engines and give pinned memory back."""
         if self._built is not None:
             self._built.close()
-        else:
-            self._state.slab.close()
-
-
-class _SlidingLayers(Sequence[LayerWeights]):
-    """A decoder's layers, each brought to the card as it is asked for."""
-
-    def __init__(self, weights: Weights, shape: ModelShape, prefetch: int) -> None:
-        self._weights = weights
-        self._shape = shape
-        self._prefetch = prefetch
-
-    def __len__(self) -> int:
-        return self._shape.num_layers
-
-    @overload
-    def __getitem__(self, index: int) -> LayerWeights: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[LayerWeights]: ...
-    def __getitem__(self, index: int | slice) -> LayerWeights | Sequence[LayerWeights]:
-        if isinstance(index, slice):
-            raise TypeError("sliding layers are read one at a time")
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._view(index)
-
-    def __iter__(self) -> Iterator[LayerWeights]:
-        for index in range(len(self)):
-            yield self._view(index)
-            # The pass over this layer was launched when the next one is asked for.
-            self._weights.release(index)
-
-    def _view(self, index: int) -> LayerWeights:
-        flat = self._weights.acquire(index)
-        for ahead in range(1, self._prefetch + 1):
-            self._weights.prefetch((index + ahead) % len(self))
-        return layer_over(flat, self._shape)
+        self._state.slab.close()
 
 
 def load_full(
@@ -243,6 +270,8 @@ def load_full(
     device: torch.device,
     on_layer: Callable[[int, int], None],
     check_stop: Callable[[], None],
+    tighter: Callable[[ModelShape, RunPlan], RunPlan | None],
+    warn: Callable[[str, str], None],
 ) -> FullTrainee:
     """Read a model into host memory, layer by layer, and start the optimizer's engines.
 
@@ -255,7 +284,17 @@ def load_full(
     form = StateFormat(split=plan.precision == "bf16", moments=plan.full.moments)
     state = TrainState(units_of(shape), form, pin=device.type == "cuda")
     fill_state(folder, shape, state, on_layer)
-    return FullTrainee(folder, shape, state, plan, optim, device, check_stop)
+    return FullTrainee(
+        folder,
+        shape,
+        state,
+        plan,
+        optim,
+        device,
+        check_stop,
+        functools.partial(tighter, shape),
+        warn,
+    )
 
 
 def _unit_file(index: int) -> str:

@@ -23,6 +23,7 @@ from slidepack.engine.contract.job import FullMethod, LoraMethod
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
+from slidepack.engine.memory import tighten
 from slidepack.engine.model.loading import eos_ids
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.checkpoint import (
@@ -123,7 +124,16 @@ class Run:
                     self._stop.check,
                 )
             case FullMethod():
-                return load_full(folder, self._plan, spec.optim, device, on_layer, self._stop.check)
+                return load_full(
+                    folder,
+                    self._plan,
+                    spec.optim,
+                    device,
+                    on_layer,
+                    self._stop.check,
+                    lambda shape, plan: tighten(plan, spec, shape),
+                    self._warn,
+                )
 
     def _tokenise(self, tokenizer: ChatTokenizer, shape: ModelShape) -> EncodedData:
         vocab = shape.vocab

@@ -1,0 +1,213 @@
+"""Full fine-tuning by the worker: its result, and stops that change nothing."""
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.families import tiny_family
+from support.full_worker import (
+    assert_same_end,
+    curve,
+    events_of,
+    finish,
+    held_out,
+    start,
+)
+from support.packing import random_rows
+from support.runs import make_run, tiny_spec
+from support.tiny import save_tiny_model, save_tokenizer
+from support.waiting import wait_until
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from slidepack.engine.contract.errors import EXIT_YIELDED
+from slidepack.engine.contract.events import Checkpointed, Finished, Sampled, Started, Yielded
+from slidepack.engine.contract.job import EvalSpec, FullMethod, JobSpec, OptimSpec
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.model.batch import pack_rows
+from slidepack.engine.model.ends import head_logits
+from slidepack.engine.sliding import full_driver
+from slidepack.engine.worker.checkpoint import load_checkpoint
+from slidepack.engine.worker.full_trainee import load_full
+
+BASES: dict[str, Callable[[Path], object]] = {
+    "tied": save_tiny_model,
+    "untied": lambda folder: save_tiny_model(folder, tied=False),
+    # Four norms stored less one, a scaled embedding, soft caps, windows.
+    "gemma2": lambda folder: tiny_family(folder, "gemma2", tied=True),
+    # Biases, which do not decay either.
+    "qwen2": lambda folder: tiny_family(folder, "qwen2", tied=False),
+}
+
+
+def _spec(folder: Path, **changes: Any) -> JobSpec:
+    values: dict[str, Any] = {"method": FullMethod(), "optim": OptimSpec(lr=2e-3)}
+    return tiny_spec(folder, **(values | changes))
+
+
+def _base(folder: Path, name: str) -> Path:
+    BASES[name](folder / "model")
+    save_tokenizer(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["tied", "untied", "gemma2", "qwen2"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished run of 8 steps."""
+    base = _base(tmp_path_factory.mktemp(request.param), request.param)
+    folder = make_run(base / "run", _spec(base))
+    finish(folder)
+    return folder
+
+
+def test_a_run_reports_everything_and_learns(whole: RunFolder) -> None:
+    events = events_of(whole)
+    assert list(curve(whole)) == list(range(1, 9))
+    losses = held_out(whole)
+    assert list(losses) == [0, 4, 8]
+    before, after = losses[0], losses[8]
+    assert before is not None
+    assert after is not None
+    assert after < 0.9 * before
+    (started,) = [event for event in events if isinstance(event, Started)]
+    shapes = [t.numel() for t in load_file(whole.result / "model" / "model.safetensors").values()]
+    assert started.trainable_params == sum(shapes), "every weight"
+    assert [e.step for e in events if isinstance(e, Sampled)] == [0] * 3 + [8] * 3
+    assert isinstance(events[-1], Finished)
+    assert [path.name for path in whole.list_checkpoints()] == ["step-00000008", "step-00000006"]
+    assert {path.name for path in whole.result.iterdir()} == {"model", "summary.json"}
+    summary = json.loads((whole.result / "summary.json").read_text())
+    assert summary["steps"] == 8
+    assert summary["eval_loss_after"] == after
+
+
+@dataclass
+class _Heads:
+    """Computes the logits of every call of the head, beside its loss."""
+
+    original: Callable[..., Any]
+    shape: Any
+    logits: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, hidden: Tensor, head: Tensor, labels: Tensor, **options: Any) -> Any:
+        self.logits.append(head_logits(hidden, head, self.shape))
+        return self.original(hidden, head, labels, **options)
+
+
+def test_transformers_gives_the_trainers_logits(
+    whole: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, cpu = whole.read_spec(), torch.device("cpu")
+    trainee = load_full(
+        Path(spec.base.path),
+        whole.read_plan(),
+        spec.optim,
+        cpu,
+        lambda *_: None,
+        lambda: None,
+    )
+    newest = whole.list_checkpoints()[0]
+    hash_of_spec = json.loads((newest / "state.json").read_text())["spec_hash"]
+    load_checkpoint(trainee, newest, hash_of_spec)
+    (row,) = random_rows((21,), trainee.shape.vocab)
+    row = type(row)(row.line, row.ids, (False,) + (True,) * 20)
+    heads = _Heads(full_driver.linear_cross_entropy, trainee.shape)
+    monkeypatch.setattr(full_driver, "linear_cross_entropy", heads)
+    try:
+        loss = trainee.evaluate([pack_rows([row], trainee.shape, cpu, torch.float32)])
+    finally:
+        trainee.close()
+    judge: Any = AutoModelForCausalLM.from_pretrained(whole.result / "model", dtype=torch.float32)
+    ids = torch.tensor([row.ids])
+    with torch.no_grad():
+        theirs = judge(ids).logits[0, :-1]
+        base: Any = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32)
+        assert float((base(ids).logits[0, :-1] - theirs).abs().max()) > 1e-2, "it was trained"
+    torch.testing.assert_close(heads.logits[0], theirs, rtol=0, atol=1e-4)
+    expected = torch.nn.functional.cross_entropy(theirs, ids[0, 1:], reduction="sum")
+    assert loss.total == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_weight_decay_spares_norms_and_biases(tmp_path: Path) -> None:
+    """The first step's gradient does not depend on the decay, so what is spared has equal bits."""
+    base = _base(tmp_path, "qwen2")
+    results = []
+    for decay in (0.0, 0.5):
+        optim = OptimSpec(lr=1e-2, schedule="constant", warmup_fraction=0.0, weight_decay=decay)
+        eval_spec = EvalSpec(selection_fraction=0.2, sample_tokens=1)
+        folder = make_run(base / f"decay-{decay}", _spec(base, optim=optim, steps=1, eval=eval_spec))
+        finish(folder)
+        results.append(load_file(folder.result / "model" / "model.safetensors"))
+    plain, decayed = results
+    before = load_file(base / "model" / "model.safetensors")
+    spared = {name for name in plain if torch.equal(plain[name], decayed[name])}
+    assert spared == {name for name in plain if "norm" in name or name.endswith("bias")}
+    assert all(not torch.equal(plain[name], before[name]) for name in plain), "all were trained"
+    for name in plain.keys() - spared:
+        expected = plain[name] - 1e-2 * 0.5 * before[name]
+        torch.testing.assert_close(decayed[name], expected, rtol=0, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """A kind of run that is stopped and gone on with."""
+
+    clip: float
+    length: dict[str, float]
+    precision: str = "fp32"
+    moments: str = "fp32"
+
+
+STOPPED = {
+    "clip-epochs": _Stopped(1.0, {"epochs": 3.5, "steps": 0}),
+    "no-clip-steps": _Stopped(0.0, {"steps": 30}),
+    "bf16-int8": _Stopped(1.0, {"steps": 30}, "bf16", "int8"),
+    "clip-steps": _Stopped(1.0, {"steps": 30}, moments="bf16"),
+    "no-clip-epochs": _Stopped(0.0, {"epochs": 3.5, "steps": 0}, "bf16"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "clip-epochs",
+        "no-clip-steps",
+        *(pytest.param(n, marks=pytest.mark.full) for n in list(STOPPED)[2:]),
+    ],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
+    case = STOPPED[name]
+    base = _base(tmp_path, "untied" if case.clip else "tied")
+    optim = OptimSpec(lr=2e-3, clip_norm=case.clip, weight_decay=0.1)
+    spec = _spec(base, optim=optim, checkpoint_every_steps=0, **case.length)
+
+    def attempt(number: int, resume_from: tuple[str, ...] = ()) -> RunFolder:
+        folder = make_run(base / str(number), spec, attempt=number, resume_from=resume_from)
+        plan = json.loads(folder.plan.read_text())
+        plan["precision"] = case.precision
+        plan["full"]["moments"] = case.moments
+        folder.plan.write_text(json.dumps(plan))
+        return folder
+
+    uninterrupted = attempt(0)
+    finish(uninterrupted)
+    first = attempt(1)
+    worker = start(first)
+    wait_until(lambda: len(curve(first)) >= 4, what="some steps are done")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == EXIT_YIELDED, first.log.read_text()
+    events = events_of(first)
+    assert isinstance(events[-1], Yielded)
+    (saved,) = [event for event in events if isinstance(event, Checkpointed)]
+    assert saved.step == max(curve(first)) < max(curve(uninterrupted))
+    assert first.list_checkpoints() == [Path(saved.path)]
+    second = attempt(2, (saved.path,))
+    finish(second)
+    assert min(curve(second)) == saved.step + 1
+    assert_same_end(uninterrupted, first, second)

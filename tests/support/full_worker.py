@@ -1,0 +1,168 @@
+"""Workers as real processes, forked from one that has torch loaded: a start takes no seconds."""
+
+import atexit
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slidepack.engine.contract.events import (
+    AnyEvent,
+    Evaluated,
+    Progress,
+    decode_event,
+)
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.worker.__main__ import main
+
+
+class Worker:
+    """One worker; it is the server's child, so the server says how it ended."""
+
+    def __init__(self, server: "subprocess.Popen[str]", pid: int) -> None:
+        """Wrap a process that was just forked."""
+        self._server = server
+        self._pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while it runs."""
+        if self._code is None:
+            answer = _ask(self._server, f"poll {self._pid}")
+            self._code = None if answer == "runs" else int(answer)
+        return self._code
+
+    def wait(self, seconds: float = 120.0) -> int:
+        """Wait for its end and return the exit code."""
+        deadline = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline, f"the worker still runs after {seconds:g} s"
+            time.sleep(0.01)
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless it is known to have ended."""
+        if self.poll() is None:
+            os.kill(self._pid, number)
+
+
+def start(folder: RunFolder) -> Worker:
+    """Start a worker on a run folder."""
+    server = _server()
+    return Worker(server, int(_ask(server, f"start {folder.root}")))
+
+
+def finish(folder: RunFolder) -> None:
+    """Run a worker to its end; it must succeed."""
+    code = start(folder).wait()
+    assert code == 0, folder.log.read_text()
+
+
+def events_of(folder: RunFolder) -> list[AnyEvent]:
+    """Return a run's events; the last line of a killed one may be torn."""
+    if not folder.events.exists():
+        return []
+    lines = folder.events.read_bytes().splitlines(keepends=True)
+    return [decode_event(line) for line in lines if line.endswith(b"\n")]
+
+
+def curve(*attempts: RunFolder) -> dict[int, tuple[object, ...]]:
+    """Return what is exact about each step; a step that was done again must have come out same."""
+    points: dict[int, tuple[object, ...]] = {}
+    for folder in attempts:
+        for event in events_of(folder):
+            if isinstance(event, Progress):
+                point = (event.loss, event.grad_norm, event.lr, event.tokens)
+                assert points.setdefault(event.step, point) == point, (folder.root, event)
+    return points
+
+
+def held_out(*attempts: RunFolder) -> dict[int, float | None]:
+    """Return the held-out losses by step."""
+    losses: dict[int, float | None] = {}
+    for folder in attempts:
+        for event in events_of(folder):
+            if isinstance(event, Evaluated):
+                assert losses.setdefault(event.step, event.loss) == event.loss, folder.root
+    return losses
+
+
+def assert_same_end(whole: RunFolder, *attempts: RunFolder) -> None:
+    """Hold a run in attempts to an uninterrupted one, bit for bit.
+
+    That is every step's loss and norm, the held-out losses, the result's weights, and the last
+    checkpoint's weights and moments.
+    """
+    assert curve(*attempts) == curve(whole)
+    assert held_out(*attempts) == held_out(whole)
+    last = attempts[-1]
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        one, other = (folder.result / "model" / name for folder in (last, whole))
+        assert one.read_bytes() == other.read_bytes(), name
+    assert state_files(last) == state_files(whole)
+
+
+def state_files(folder: RunFolder) -> dict[str, bytes]:
+    """Return the tensor files of the newest checkpoint: one a unit."""
+    newest = folder.list_checkpoints()[0]
+    files = {path.name: path.read_bytes() for path in sorted(newest.glob("*.safetensors"))}
+    assert files
+    return {newest.name: b""} | files
+
+
+@functools.cache
+def _server() -> "subprocess.Popen[str]":
+    server = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
+    )
+    atexit.register(_close, server)
+    return server
+
+
+def _close(server: "subprocess.Popen[str]") -> None:
+    server.communicate()
+
+
+def _ask(server: "subprocess.Popen[str]", question: str) -> str:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(question + "\n")
+    server.stdin.flush()
+    answer = server.stdout.readline().strip()
+    assert answer, "the server of workers has ended"
+    return answer
+
+
+def _serve() -> None:
+    """Answer `start FOLDER` by a pid, and `poll PID` by `runs` or the exit code."""
+    while question := sys.stdin.readline():
+        command, _, argument = question.rstrip("\n").partition(" ")
+        if command == "start":
+            pid = os.fork()
+            if not pid:
+                _become_worker(Path(argument))
+            answer = str(pid)
+        else:
+            pid, status = os.waitpid(int(argument), os.WNOHANG)
+            answer = str(os.waitstatus_to_exitcode(status)) if pid else "runs"
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+
+
+def _become_worker(folder: Path) -> None:
+    log = os.open(folder / "worker.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(old, new)
+    sys.exit(main([str(folder)]))
+
+
+if __name__ == "__main__":
+    _serve()
