@@ -118,7 +118,6 @@ def _compare(family_name: str, tied: bool, recipe: Recipe) -> None:
     ("name", "tied"),
     [
         ("llama", True),
-        ("llama3", False),
         ("mistral-window", False),
         ("qwen2", True),
         ("qwen3", False),

@@ -229,7 +229,7 @@ def test_a_state_that_no_engine_can_update_ends_the_run(cpu_share: float, clip: 
         trainer.close()
 
 
-@pytest.mark.parametrize("moments", ["fp32", "int8"])
+@pytest.mark.parametrize("moments", [pytest.param("fp32", marks=pytest.mark.full), "int8"])
 def test_a_unit_of_several_chunks(moments: Literal["fp32", "int8"]) -> None:
     elements, decayed = CHUNK_ELEMENTS + 3000, CHUNK_ELEMENTS + 1000
     unit = Unit("large", elements, decayed)

@@ -109,8 +109,10 @@ def test_transformers_gives_the_trainers_logits(
         whole.read_plan(),
         spec.optim,
         cpu,
-        lambda *_: None,
-        lambda: None,
+        on_layer=lambda *_: None,
+        check_stop=lambda: None,
+        tighter=lambda *_: None,
+        warn=lambda *_: None,
     )
     newest = whole.list_checkpoints()[0]
     hash_of_spec = json.loads((newest / "state.json").read_text())["spec_hash"]
@@ -141,7 +143,9 @@ def test_weight_decay_spares_norms_and_biases(tmp_path: Path) -> None:
     for decay in (0.0, 0.5):
         optim = OptimSpec(lr=1e-2, schedule="constant", warmup_fraction=0.0, weight_decay=decay)
         eval_spec = EvalSpec(selection_fraction=0.2, sample_tokens=1)
-        folder = make_run(base / f"decay-{decay}", _spec(base, optim=optim, steps=1, eval=eval_spec))
+        folder = make_run(
+            base / f"decay-{decay}", _spec(base, optim=optim, steps=1, eval=eval_spec)
+        )
         finish(folder)
         results.append(load_file(folder.result / "model" / "model.safetensors"))
     plain, decayed = results

@@ -26,6 +26,8 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     seconds: float
     """Training time so far."""
     tokens: int
+    evaluated_step: int = -1
+    """The last step whose held-out loss was measured; a stop may come before it is."""
     tensors_hash: str = ""
     """Digest of the tensor files; filled in by `save_checkpoint`."""
 

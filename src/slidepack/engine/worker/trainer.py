@@ -90,6 +90,7 @@ class Trainer:
         self.step = state.step if state else 0
         self.tokens = state.tokens if state else 0
         self.eval_loss_before = state.eval_loss_before if state else None
+        self._evaluated_step = state.evaluated_step if state else -1
         self.clock = RunClock(state.seconds if state else 0.0)
         self._bad_steps = 0
         self._last_checkpoint_time = time.monotonic()
@@ -117,13 +118,13 @@ class Trainer:
     def _run(self) -> float | None:
         if self.step == 0 and self.eval_loss_before is None:
             self.eval_loss_before = self.evaluate(0)
-        final_loss: float | None = None
         self._events.append(PhaseChanged(at=self._events.now(), phase="training"))
+        # The attempt before may have been stopped in the middle of it.
+        final_loss = self._evaluate_if_due()
         while self.step < self.total_steps:
             self._obey()
             self._train_one()
-            if self._evaluation_due():
-                final_loss = self.evaluate(self.step)
+            final_loss = self._evaluate_if_due()
             if self._checkpoint_due():
                 self.save("schedule")
         if self._last_checkpoint_step != self.step:
@@ -148,6 +149,7 @@ class Trainer:
                 supervised_tokens=loss.tokens,
             )
         )
+        self._evaluated_step = step
         self._stop.check()
         return loss.mean
 
@@ -177,6 +179,7 @@ class Trainer:
                 total_steps=self.total_steps,
                 spec_hash=self._spec_hash,
                 eval_loss_before=self.eval_loss_before,
+                evaluated_step=self._evaluated_step,
                 seconds=self.clock.seconds,
                 tokens=self.tokens,
             ),
@@ -278,9 +281,12 @@ class Trainer:
             )
         self._stop.check()
 
-    def _evaluation_due(self) -> bool:
+    def _evaluate_if_due(self) -> float | None:
+        if self._evaluated_step == self.step:
+            return None
         every = self._spec.eval.every_steps or max(1, self.total_steps // _EVALUATIONS_PER_RUN)
-        return self.step % every == 0 or self.step == self.total_steps
+        due = self.step % every == 0 or self.step == self.total_steps
+        return self.evaluate(self.step) if due else None
 
     def _checkpoint_due(self) -> bool:
         if self.step == self.total_steps:

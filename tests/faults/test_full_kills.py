@@ -1,0 +1,251 @@
+"""Full fine-tuning under kills, damaged checkpoints and a full disk: the end stays the same."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.disks import small_disk
+from support.full_worker import (
+    Worker,
+    assert_same_end,
+    curve,
+    events_of,
+    finish,
+    start,
+)
+from support.runs import make_run, tiny_spec
+from support.waiting import wait_until
+
+from slidepack.engine.contract.errors import CATALOGUE
+from slidepack.engine.contract.events import Failed, Finished, Started, Warned
+from slidepack.engine.contract.job import FullMethod, JobSpec, OptimSpec
+from slidepack.engine.contract.runfolder import RunFolder
+
+STEPS = 24
+
+
+def _spec(base: Path, **changes: Any) -> JobSpec:
+    values: dict[str, Any] = {
+        "method": FullMethod(),
+        "optim": OptimSpec(lr=2e-3, weight_decay=0.1),
+        "steps": STEPS,
+        "checkpoint_every_steps": 1,
+    }
+    return tiny_spec(base, **(values | changes))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny model and dataset, shared by the runs of this module."""
+    return tmp_path_factory.mktemp("full-kills")
+
+
+@pytest.fixture(scope="module")
+def whole(base: Path) -> RunFolder:
+    """An uninterrupted run."""
+    folder = make_run(base / "whole", _spec(base))
+    finish(folder)
+    return folder
+
+
+class _Chain:
+    """Attempts at one run, each going on from the checkpoints of those before."""
+
+    def __init__(self, root: Path, spec: JobSpec) -> None:
+        self._root = root
+        self._spec = spec
+        self.attempts: list[RunFolder] = []
+
+    def next(self) -> RunFolder:
+        """Make the next attempt's folder."""
+        found = [path for one in reversed(self.attempts) for path in one.list_checkpoints()]
+        number = len(self.attempts) + 1
+        folder = make_run(
+            self._root / str(number),
+            self._spec,
+            attempt=number,
+            resume_from=tuple(map(str, found)),
+        )
+        self.attempts.append(folder)
+        return folder
+
+
+def _unfinished(folder: RunFolder) -> list[Path]:
+    """Return checkpoints that are, or were, being written."""
+    return list(folder.checkpoints.glob(".*.tmp"))
+
+
+def _kill_while_saving(folder: RunFolder, worker: Worker, _: random.Random) -> None:
+    """Kill when a checkpoint after the first few is half written."""
+    wait_until(lambda: folder.list_checkpoints() or worker.poll() is not None)
+    while worker.poll() is None:
+        if any(file for saving in _unfinished(folder) for file in saving.glob("unit-*")):
+            worker.send(signal.SIGKILL)
+            worker.wait()
+
+
+def _kill_at_random(folder: RunFolder, worker: Worker, moments: random.Random) -> None:
+    """Kill at any moment of the training, or of the loading before it."""
+    if moments.random() < 0.9:
+        wait_until(
+            lambda: (
+                worker.poll() is not None or any(isinstance(e, Started) for e in events_of(folder))
+            )
+        )
+    time.sleep(moments.uniform(0.0, 1.2))
+    worker.send(signal.SIGKILL)
+    worker.wait()
+
+
+def _killed(root: Path, spec: JobSpec, seed: int, kills: int) -> tuple[list[_Chain], int]:
+    """Kill runs at random moments, then let the last one end; return how many died saving too."""
+    moments = random.Random(seed)
+    chains = [_Chain(root / "0", spec)]
+    done = saving = 0
+    while done < kills:
+        folder = chains[-1].next()
+        how = _kill_while_saving if done % 3 == 1 else _kill_at_random
+        how(folder, worker := start(folder), moments)
+        if worker.poll() == 0:
+            chains.append(_Chain(root / str(len(chains)), spec))
+            continue
+        assert worker.poll() == -signal.SIGKILL, folder.log.read_text()
+        done += 1
+        saving += bool(_unfinished(folder))
+    if chains[-1].attempts:
+        finish(chains[-1].next())
+    else:
+        chains.pop()
+    return chains, saving
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 3), pytest.param(2, 20, marks=pytest.mark.full)], ids=["3", "20"]
+)
+def test_killed_at_random_moments_the_end_is_the_same(
+    base: Path, whole: RunFolder, seed: int, kills: int
+) -> None:
+    chains, saving = _killed(base / f"killed-{seed}", _spec(base), seed, kills)
+    assert saving, "some checkpoints were being written"
+    for chain in chains:
+        assert_same_end(whole, *chain.attempts)
+        assert not _unfinished(chain.attempts[-1])
+        assert len(chain.attempts[-1].list_checkpoints()) <= 2
+    resumed = [
+        event.from_step
+        for event in events_of(chains[-1].attempts[-1])
+        if isinstance(event, Started)
+    ]
+    assert resumed[0] > 0, "the last attempt went on from a checkpoint"
+
+
+def _flip(folder: Path) -> None:
+    file = folder / "unit-00003.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1000] ^= 0x10
+    file.write_bytes(content)
+
+
+def _truncate(folder: Path) -> None:
+    file = folder / "unit-00001.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped bit": _flip,
+    "truncated unit": _truncate,
+    "missing unit": lambda folder: (folder / "unit-00002.safetensors").unlink(),
+    "broken state": lambda folder: (folder / "state.json").write_text('{"step": 24'),
+}
+
+
+@pytest.fixture(scope="module")
+def short(base: Path) -> RunFolder:
+    """An uninterrupted run of a few steps, whose two checkpoints are damaged in copies."""
+    folder = make_run(base / "short", _spec(base, steps=6, checkpoint_every_steps=2))
+    finish(folder)
+    assert [path.name for path in folder.list_checkpoints()] == ["step-00000006", "step-00000004"]
+    return folder
+
+
+def _damaged(root: Path, source: RunFolder, *damages: str) -> RunFolder:
+    """Damage copies of the checkpoints, the newest first, and make an attempt that has only them."""
+    copies = []
+    for number, checkpoint in enumerate(source.list_checkpoints()):
+        copy = Path(shutil.copytree(checkpoint, root / "copies" / checkpoint.name))
+        if number < len(damages):
+            DAMAGES[damages[number]](copy)
+        copies.append(str(copy))
+    spec = source.read_spec()
+    return make_run(root / "resumed", spec, attempt=2, resume_from=tuple(copies))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(
+    tmp_path: Path, short: RunFolder, damage: str
+) -> None:
+    folder = _damaged(tmp_path, short, damage)
+    finish(folder)
+    events = events_of(folder)
+    (warning,) = [event for event in events if isinstance(event, Warned)]
+    assert warning.code == "RUN-CHECKPOINT-CORRUPT"
+    newest, before = folder.read_identity().resume_from
+    assert newest in warning.message
+    (started,) = [event for event in events if isinstance(event, Started)]
+    assert (started.from_step, started.resumed_from) == (4, before)
+    assert list(curve(folder)) == [5, 6]
+    assert_same_end_from(short, folder)
+
+
+def assert_same_end_from(whole: RunFolder, resumed: RunFolder) -> None:
+    """Hold the steps that were done again, and the end, to the run they come from."""
+    expected = curve(whole)
+    assert all(point == expected[step] for step, point in curve(resumed).items())
+    assert_same_end(whole, whole, resumed)
+
+
+def test_with_every_checkpoint_damaged_it_starts_from_the_base(
+    tmp_path: Path, short: RunFolder
+) -> None:
+    # The bit is in the last unit: by then the others, and all moments, are of the checkpoint.
+    folder = _damaged(tmp_path, short, "flipped bit", "flipped bit")
+    finish(folder)
+    events = events_of(folder)
+    warned = [event.code for event in events if isinstance(event, Warned)]
+    assert warned == ["RUN-CHECKPOINT-CORRUPT"] * 2
+    (started,) = [event for event in events if isinstance(event, Started)]
+    assert (started.from_step, started.resumed_from) == (0, "")
+    assert_same_end(short, folder)
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, steps=40, checkpoint_every_steps=4)
+    whole = make_run(tmp_path / "whole", spec)
+    finish(whole)
+    one = sum(path.stat().st_size for path in whole.list_checkpoints()[0].iterdir())
+    with small_disk(tmp_path / "disk", 16) as disk:
+        chain = _Chain(disk.mount, spec)
+        first = chain.next()
+        worker = start(first)
+        wait_until(lambda: first.list_checkpoints() or worker.poll() is not None)
+        disk.fill(one // 2)
+        assert worker.wait() == CATALOGUE["DISK-FULL"].exit_code, first.log.read_text()
+        failed = events_of(first)[-1]
+        assert isinstance(failed, Failed)
+        assert failed.error.code == "DISK-FULL"
+        assert first.list_checkpoints(), "the earlier ones are there"
+        assert not _unfinished(first), "half of one would only take up room"
+        disk.free()
+        second = chain.next()
+        finish(second)
+        assert not [event for event in events_of(second) if isinstance(event, Warned)]
+        (started,) = [event for event in events_of(second) if isinstance(event, Started)]
+        assert started.resumed_from == str(first.list_checkpoints()[0])
+        assert isinstance(events_of(second)[-1], Finished)
+        assert_same_end(whole, first, second)
