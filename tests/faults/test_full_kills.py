@@ -175,7 +175,7 @@ def short(base: Path) -> RunFolder:
 
 
 def _damaged(root: Path, source: RunFolder, *damages: str) -> RunFolder:
-    """Damage copies of the checkpoints, the newest first, and make an attempt that has only them."""
+    """Damage copies of the checkpoints, newest first; make an attempt that has only them."""
     copies = []
     for number, checkpoint in enumerate(source.list_checkpoints()):
         copy = Path(shutil.copytree(checkpoint, root / "copies" / checkpoint.name))

@@ -1,5 +1,6 @@
 """A real model on real text: the sliding walk beside transformers with torch's AdamW."""
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -83,7 +84,8 @@ def test_a_real_model_learns_as_it_does_in_transformers(
     ours = _ours(smollm2_folder, spec, data)
     theirs = _theirs(smollm2_folder, spec, data)
     for step, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        print(f"step {step + 1}", *(f"{a:.6f} {b:.6f}" for a, b in zip(one, other, strict=True)))
+        pairs = "  ".join(f"{a:.6f} {b:.6f}" for a, b in zip(one, other, strict=True))
+        sys.stdout.write(f"step {step + 1}: {pairs}\n")
     assert ours[-1][2] < ours[0][2] - 0.3, "nothing was learned"
     for one, other in zip(ours, theirs, strict=True):
         # fp32 over 30 layers, in another order of sums: each step starts from weights that differ.

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,10 @@ from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.ends import head_logits
 from slidepack.engine.sliding import full_driver
 from slidepack.engine.worker.checkpoint import load_checkpoint
+from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.full_trainee import load_full
+from slidepack.engine.worker.run import Run
+from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 
 BASES: dict[str, Callable[[Path], object]] = {
     "tied": save_tiny_model,
@@ -57,7 +60,10 @@ def _base(folder: Path, name: str) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["tied", "untied", "gemma2", "qwen2"])
+@pytest.fixture(
+    scope="module",
+    params=["tied", "untied", "gemma2", pytest.param("qwen2", marks=pytest.mark.full)],
+)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A finished run of 8 steps."""
     base = _base(tmp_path_factory.mktemp(request.param), request.param)
@@ -215,3 +221,42 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
     finish(second)
     assert min(curve(second)) == saved.step + 1
     assert_same_end(uninterrupted, first, second)
+
+
+class _StopAfter(StopFlag):
+    """Asks for a stop at the first check after a number of steps."""
+
+    def __init__(self, folder: RunFolder, steps: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._steps = steps
+
+    def check(self) -> None:
+        if len(curve(self._folder)) == self._steps:
+            self.request("test")
+        super().check()
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_an_evaluation_that_a_stop_cut_short_is_done_later(tmp_path: Path) -> None:
+    spec = _spec(_base(tmp_path, "tied"), checkpoint_every_steps=0)
+    uninterrupted = make_run(tmp_path / "whole", spec)
+    finish(uninterrupted)
+    first = make_run(tmp_path / "first", spec)
+    # The held-out loss is due after step 4, and the next check is in the middle of it.
+    with EventLog(first.events) as events, pytest.raises(StopRequestedError):
+        Run(first, events, _StopAfter(first, 4)).execute()
+    assert (list(curve(first)), list(held_out(first))) == ([1, 2, 3, 4], [0])
+    checkpoints = tuple(map(str, first.list_checkpoints()))
+    second = make_run(tmp_path / "second", spec, attempt=2, resume_from=checkpoints)
+    finish(second)
+    assert (list(curve(second)), list(held_out(second))) == ([5, 6, 7, 8], [4, 8])
+    assert_same_end(uninterrupted, first, second)
+
+
+@pytest.fixture
+def same_threads() -> Iterator[None]:
+    """Leave torch's thread count, which a run sets, as it was."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

@@ -107,9 +107,13 @@ class FullDriver:
             differentiated, and the gradient's norm.
 
         Raises:
+            ValueError: `clip_norm` does not fit the optimizer.
             BaseException: what an optimizer engine died of.
         """
         window, shape = self.window, self._shape
+        if window.optimizer.waits != (clip_norm > 0.0):
+            held = "held back" if window.optimizer.waits else "not held back"
+            raise ValueError(f"clip_norm is {clip_norm}, and gradients are {held}")
         rows = self._rows(batches)
         window.ends.renew()
         self._forward(batches, rows)

@@ -95,6 +95,11 @@ class AsyncOptimizer:
             room, give_back = self._host_slots.acquire(self._streams.d2h)
             self._engines["cpu"].put(self._landing(job, room, give_back))
 
+    @property
+    def waits(self) -> bool:
+        """Whether gradients wait for a clip factor."""
+        return self._waiting is not None
+
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Drop the gradients submitted within: passes run as in training and change nothing."""

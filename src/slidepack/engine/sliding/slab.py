@@ -51,9 +51,10 @@ class Slab:
             ValueError: the slab is used up.
         """
         size = elements * dtype.itemsize
-        start, self._used = self._used, self._used + self.padded(size)
+        start = self._used
         if start + size > self._bytes.numel():
             raise ValueError(f"the slab of {self._bytes.numel()} bytes is used up at {start}")
+        self._used += self.padded(size)
         # Not a view of the whole: autograd would take a write to one tensor for one to all.
         return torch.frombuffer(self._map, dtype=dtype, count=elements, offset=start)
 

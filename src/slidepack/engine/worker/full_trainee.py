@@ -109,7 +109,9 @@ class FullTrainee:
             return trainer
         try:
             with trainer.optimizer.rehearsal():
-                trainer.driver.train_step(self._largest_step(), self._settings(0, 1), 0.0)
+                trainer.driver.train_step(
+                    self._largest_step(), self._settings(0, 1), self._optim.clip_norm
+                )
         except BaseException:
             trainer.close()
             raise

@@ -1,0 +1,268 @@
+"""`slidepack train`: trains without a daemon, goes on after Ctrl-C, and refuses with codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny import chat_rows, write_jsonl
+from support.waiting import wait_until
+
+from slidepack.cli.main import run
+from slidepack.engine.contract.errors import CATALOGUE
+from slidepack.engine.contract.events import Started, decode_event
+from slidepack.engine.contract.runfolder import RunFolder
+
+_SCRIPT = Path(sys.executable).with_name("slidepack")
+_FULL = {"method": "full", "steps": 400, "checkpoint_every_steps": 5, "lr": 1e-3}
+
+
+def _toml(path: Path, **values: object) -> Path:
+    """Write a training file; JSON's numbers, texts and lists are TOML too."""
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny_model: Path) -> Path:
+    """A folder with a model, 30 rows, and one that is no row."""
+    (tmp_path / "model").symlink_to(tiny_model)
+    write_jsonl(tmp_path / "rows.jsonl", [*chat_rows(30), {"messages": []}])
+    return tmp_path
+
+
+def _spec(project: Path, name: str = "spec.toml", **changes: object) -> Path:
+    values = {"model": "model", "data": "rows.jsonl", "out": "runs/first", "max_seq_len": 128}
+    return _toml(project / name, **(values | changes))
+
+
+def _start(spec: Path, *options: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [_SCRIPT, "train", str(spec), *options],
+        # Paths are beside the file, wherever the command runs.
+        cwd="/",
+        env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "80"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell that runs the tests in its background makes its children deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def _attempt(project: Path, number: int) -> RunFolder:
+    return RunFolder(project / "runs" / "first" / f"attempt-{number:04d}")
+
+
+def _steps(folder: RunFolder) -> list[int]:
+    return [
+        event["step"]
+        for event in map(json.loads, folder.events.read_bytes().splitlines())
+        if event["type"] == "progress"
+    ]
+
+
+Command = Callable[..., tuple[int, Any, list[str]]]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a training file that is refused, in this process; return the error."""
+
+    def call(spec: Path, code: str) -> Any:
+        capsys.readouterr()
+        status = run(["train", str(spec), "--json"])
+        captured = capsys.readouterr()
+        error = json.loads(captured.out)["error"]
+        assert error["code"] == code, error
+        assert status == CATALOGUE[code].exit_code
+        assert captured.err.splitlines()[-1].startswith(f"{code}: ")
+        assert error["why"]
+        assert error["fix"]
+        return error
+
+    return call
+
+
+def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
+    project: Path, refused: Callable[..., Any]
+) -> None:
+    spec = _spec(project, **_FULL)
+    process = _start(spec)
+    first = _attempt(project, 1)
+    wait_until(first.list_checkpoints, what="a checkpoint is there")
+    # A second run in the same folder would be in the way of the first.
+    assert "train.lock" in refused(spec, "RUN-FOLDER-BUSY")["why"]
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "Traceback" not in err + first.log.read_text()
+    (line,) = err.splitlines()
+    assert line.startswith("RUN-INTERRUPTED: ")
+    assert "1 of 31 rows of rows.jsonl are left out." in out
+    assert "The whole model trains on the CPU, in fp32" in out, "the plan is printed"
+    assert "Training on cpu" in out
+    assert "step 5/400  loss " in out
+    reached = _steps(first)[-1]
+    assert reached < 400
+    assert first.list_checkpoints()[0].name == f"step-{reached:08d}"
+
+    out, err = _start(spec).communicate(timeout=120)
+    second = _attempt(project, 2)
+    assert err == ""
+    assert f"The result is in {second.result}." in out
+    assert _steps(second) == list(range(reached + 1, 401))
+    assert (second.result / "model" / "model.safetensors").exists()
+    assert second.read_plan() == first.read_plan()
+
+    assert str(second.result) in refused(spec, "RUN-SPEC-INVALID")["why"]
+    changed = _spec(project, **(_FULL | {"lr": 2e-3}))
+    assert "another run" in refused(changed, "RUN-SPEC-INVALID")["what"]
+    write_jsonl(project / "rows.jsonl", chat_rows(29))
+    assert "another run" in refused(_spec(project, **_FULL), "RUN-SPEC-INVALID")["what"]
+    assert not _attempt(project, 3).root.exists()
+
+
+def test_an_adapter_with_json_events_alone_on_standard_output(project: Path) -> None:
+    write_jsonl(project / "other.jsonl", chat_rows(12))
+    spec = _spec(project, steps=4, rank=4, held_out="other.jsonl")
+    process = _start(spec, "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    lines = out.splitlines()
+    folder = _attempt(project, 1)
+    assert [decode_event(line.encode()) for line in lines] == [
+        decode_event(line) for line in folder.events.read_bytes().splitlines()
+    ]
+    started = next(e for e in map(str.encode, lines) if b'"started"' in e)
+    event = decode_event(started)
+    assert isinstance(event, Started)
+    assert (event.train_rows, event.eval_rows) == (30, 12)
+    told = err.splitlines()
+    assert told[0] == "1 of 31 rows of rows.jsonl are left out."
+    assert told[1] == folder.read_plan().reason
+    assert told[-1] == f"The result is in {folder.result}."
+    assert (folder.result / "adapter" / "adapter_model.safetensors").exists()
+
+
+def test_a_run_that_fails_keeps_the_workers_code(project: Path) -> None:
+    # Too long for the model's positions, every one.
+    write_jsonl(project / "rows.jsonl", [{"prompt": "a" * 400, "completion": "b" * 400}] * 4)
+    process = _start(_spec(project, steps=4))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == CATALOGUE["DATA-NO-USABLE-ROWS"].exit_code, (out, err)
+    (line,) = err.splitlines()
+    assert line.startswith("DATA-NO-USABLE-ROWS: ")
+
+
+@pytest.mark.full
+def test_a_worker_that_dies_without_a_word_is_told(project: Path) -> None:
+    process = _start(_spec(project, **_FULL))
+    first = _attempt(project, 1)
+    wait_until(first.list_checkpoints, what="a checkpoint is there")
+    (started,) = [
+        event
+        for event in map(decode_event, first.events.read_bytes().splitlines())
+        if isinstance(event, Started)
+    ]
+    os.kill(started.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == CATALOGUE["RUN-CRASHED"].exit_code
+    (line,) = err.splitlines()
+    assert line.startswith("RUN-CRASHED: ")
+    assert "signal 9" in line
+    assert str(first.log) in line
+    out, err = _start(_spec(project, **_FULL)).communicate(timeout=120)
+    assert "The result is in " in out, err
+
+
+@pytest.mark.full
+def test_ctrl_c_at_once_leaves_something_to_go_on_with(project: Path) -> None:
+    """While the hardware is looked at, and while the worker loads and cannot listen yet."""
+    spec = _spec(project, **(_FULL | {"steps": 6}))
+    for ready in ((project / "runs" / "first" / "data" / "rows.jsonl").exists, _loading(project)):
+        process = _start(spec)
+        wait_until(ready, what="it has begun")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, (out, err)
+        (line,) = err.splitlines()
+        assert line.startswith("RUN-INTERRUPTED: ")
+    out, err = _start(spec).communicate(timeout=120)
+    assert "The result is in " in out, err
+
+
+def _loading(project: Path) -> Callable[[], bool]:
+    return _attempt(project, 1).log.exists
+
+
+def test_an_attempt_that_was_never_finished_is_passed_over(
+    project: Path, refused: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a full disk while its files were written."""
+    unfinished = _attempt(project, 1)
+    unfinished.checkpoints.mkdir(parents=True)
+    unfinished.spec.write_text("{")
+
+    def no_machine(*_: object, **__: object) -> None:
+        raise OSError(28, "the plan is asked for")
+
+    monkeypatch.setattr("slidepack.cli.train.probe_hardware", no_machine)
+    assert "the plan is asked for" in refused(_spec(project), "DISK-FULL")["why"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "word"),
+    [
+        ({"colour": "red"}, "RUN-SPEC-INVALID", "colour"),
+        ({"method": "magic"}, "RUN-SPEC-INVALID", "method"),
+        ({"lr": 0}, "RUN-SPEC-INVALID", "lr is 0"),
+        ({"steps": "many"}, "RUN-SPEC-INVALID", "steps"),
+        ({"out": ""}, "RUN-SPEC-INVALID", "out is empty"),
+        ({"out": "a\0b"}, "RUN-SPEC-INVALID", "out holds"),
+        ({"data": "a\0b"}, "RUN-SPEC-INVALID", "data holds"),
+        ({"model": "nobody"}, "MODEL-NOT-FOUND", "{project}/nobody"),
+        ({"model": "rows.jsonl"}, "MODEL-NOT-FOUND", "rows.jsonl"),
+        ({"data": "nothing.jsonl"}, "DATA-NOT-FOUND", "{project}/nothing.jsonl"),
+        ({"held_out": "nothing.jsonl"}, "DATA-NOT-FOUND", "{project}/nothing.jsonl"),
+        ({"format": "x"}, "DATA-FORMAT-UNKNOWN", "x"),
+        ({"out": "rows.jsonl"}, "DISK-UNWRITABLE", "{project}/rows.jsonl"),
+    ],
+)
+def test_a_file_that_cannot_run_is_refused(
+    project: Path,
+    refused: Callable[..., Any],
+    changes: dict[str, object],
+    code: str,
+    word: str,
+) -> None:
+    error = refused(_spec(project, **changes), code)
+    assert word.format(project=project) in error["why"] + error["what"], error
+    assert not _attempt(project, 1).root.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"model =", b'model = "\xff"', b"", b'model = "model"', b"\0", b"[[model]]"],
+    ids=["cut", "not utf-8", "empty", "no data", "NUL", "a table"],
+)
+def test_what_is_no_training_file_is_refused(
+    tmp_path: Path, refused: Callable[..., Any], content: bytes
+) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_bytes(content)
+    assert str(spec) in refused(spec, "RUN-SPEC-INVALID")["why"]
+    assert list(tmp_path.iterdir()) == [spec]
+
+
+def test_a_training_file_that_is_not_there_is_refused(
+    tmp_path: Path, refused: Callable[..., Any]
+) -> None:
+    for spec in (tmp_path / "spec.toml", tmp_path):
+        assert str(spec) in refused(spec, "RUN-SPEC-INVALID")["why"]
