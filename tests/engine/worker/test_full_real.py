@@ -16,7 +16,7 @@ from slidepack.engine.contract.job import (
     ModelRef,
     OptimSpec,
 )
-from slidepack.engine.contract.plan import FullPlan, RunPlan
+from slidepack.engine.contract.plan import ActivationPolicy, FullPlan, Residency, RunPlan
 from slidepack.engine.data.check import check_file
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.tokenizer import load_tokenizer
@@ -50,11 +50,13 @@ def _spec(model: Path, folder: Path) -> JobSpec:
 
 
 def _plan(layers: int) -> RunPlan:
+    homes: tuple[Residency, ...] = ("host",) * layers
+    policies: tuple[ActivationPolicy, ...] = ("recompute",) * layers
     return RunPlan(
         device="cpu",
         precision="fp32",
-        layer_weights=("host",) * layers,
-        layer_activations=("recompute",) * layers,
+        layer_weights=homes,
+        layer_activations=policies,
         optimizer_state="host",
         cpu_threads=torch.get_num_threads(),
         micro_batch_tokens=512,
