@@ -54,6 +54,11 @@ def whole(base: Path) -> RunFolder:
     return folder
 
 
+def _started(folder: RunFolder) -> Started:
+    (started,) = (event for event in events_of(folder) if isinstance(event, Started))
+    return started
+
+
 class _Chain:
     """Attempts at one run, each going on from the checkpoints of those before."""
 
@@ -81,7 +86,7 @@ def _unfinished(folder: RunFolder) -> list[Path]:
     return list(folder.checkpoints.glob(".*.tmp"))
 
 
-def _kill_while_saving(folder: RunFolder, worker: Worker, _: random.Random) -> None:
+def _kill_while_saving(folder: RunFolder, worker: Worker) -> None:
     """Kill when a checkpoint after the first few is half written."""
     wait_until(lambda: folder.list_checkpoints() or worker.poll() is not None)
     while worker.poll() is None:
@@ -90,28 +95,33 @@ def _kill_while_saving(folder: RunFolder, worker: Worker, _: random.Random) -> N
             worker.wait()
 
 
-def _kill_at_random(folder: RunFolder, worker: Worker, moments: random.Random) -> None:
-    """Kill at any moment of the training, or of the loading before it."""
-    if moments.random() < 0.9:
+def _kill_after(folder: RunFolder, worker: Worker, seconds: float, *, started: bool) -> None:
+    """Kill some time after the start of the training, or of the process."""
+    if started:
         wait_until(
             lambda: (
                 worker.poll() is not None or any(isinstance(e, Started) for e in events_of(folder))
             )
         )
-    time.sleep(moments.uniform(0.0, 1.2))
+    time.sleep(seconds)
     worker.send(signal.SIGKILL)
     worker.wait()
 
 
-def _killed(root: Path, spec: JobSpec, seed: int, kills: int) -> tuple[list[_Chain], int]:
+def _killed(root: Path, whole: RunFolder, seed: int, kills: int) -> tuple[list[_Chain], int]:
     """Kill runs at random moments, then let the last one end; return how many died saving too."""
-    moments = random.Random(seed)
+    spec, moments = whole.read_spec(), random.Random(seed)
+    begin, end = _started(whole).at, events_of(whole)[-1].at
     chains = [_Chain(root / "0", spec)]
     done = saving = 0
     while done < kills:
         folder = chains[-1].next()
-        how = _kill_while_saving if done % 3 == 1 else _kill_at_random
-        how(folder, worker := start(folder), moments)
+        worker = start(folder)
+        if done % 3 == 1:
+            _kill_while_saving(folder, worker)
+        else:
+            seconds = moments.uniform(0.0, 0.8 * (end - begin))
+            _kill_after(folder, worker, seconds, started=moments.random() < 0.9)
         if worker.poll() == 0:
             chains.append(_Chain(root / str(len(chains)), spec))
             continue
@@ -131,18 +141,13 @@ def _killed(root: Path, spec: JobSpec, seed: int, kills: int) -> tuple[list[_Cha
 def test_killed_at_random_moments_the_end_is_the_same(
     base: Path, whole: RunFolder, seed: int, kills: int
 ) -> None:
-    chains, saving = _killed(base / f"killed-{seed}", _spec(base), seed, kills)
+    chains, saving = _killed(base / f"killed-{seed}", whole, seed, kills)
     assert saving, "some checkpoints were being written"
     for chain in chains:
         assert_same_end(whole, *chain.attempts)
         assert not _unfinished(chain.attempts[-1])
         assert len(chain.attempts[-1].list_checkpoints()) <= 2
-    resumed = [
-        event.from_step
-        for event in events_of(chains[-1].attempts[-1])
-        if isinstance(event, Started)
-    ]
-    assert resumed[0] > 0, "the last attempt went on from a checkpoint"
+    assert any(_started(chain.attempts[-1]).from_step for chain in chains), "from a checkpoint"
 
 
 def _flip(folder: Path) -> None:
@@ -197,7 +202,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(
     assert warning.code == "RUN-CHECKPOINT-CORRUPT"
     newest, before = folder.read_identity().resume_from
     assert newest in warning.message
-    (started,) = [event for event in events if isinstance(event, Started)]
+    started = _started(folder)
     assert (started.from_step, started.resumed_from) == (4, before)
     assert list(curve(folder)) == [5, 6]
     assert_same_end_from(short, folder)
@@ -219,13 +224,13 @@ def test_with_every_checkpoint_damaged_it_starts_from_the_base(
     events = events_of(folder)
     warned = [event.code for event in events if isinstance(event, Warned)]
     assert warned == ["RUN-CHECKPOINT-CORRUPT"] * 2
-    (started,) = [event for event in events if isinstance(event, Started)]
+    started = _started(folder)
     assert (started.from_step, started.resumed_from) == (0, "")
     assert_same_end(short, folder)
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
-    spec = _spec(tmp_path, steps=40, checkpoint_every_steps=4)
+    spec = _spec(tmp_path, steps=120, checkpoint_every_steps=4)
     whole = make_run(tmp_path / "whole", spec)
     finish(whole)
     one = sum(path.stat().st_size for path in whole.list_checkpoints()[0].iterdir())
@@ -245,7 +250,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
         second = chain.next()
         finish(second)
         assert not [event for event in events_of(second) if isinstance(event, Warned)]
-        (started,) = [event for event in events_of(second) if isinstance(event, Started)]
-        assert started.resumed_from == str(first.list_checkpoints()[0])
+        assert _started(second).resumed_from == str(first.list_checkpoints()[0])
         assert isinstance(events_of(second)[-1], Finished)
         assert_same_end(whole, first, second)

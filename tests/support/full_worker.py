@@ -162,7 +162,9 @@ def _become_worker(folder: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(old, new)
-    sys.exit(main([str(folder)]))
+    code = main([str(folder)])
+    # Taking down what the server had loaded would take longer than the run.
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,31 @@ def test_no_adapter_before_the_end_and_a_zip_after(served_farm: Farm) -> None:
     served_farm.act(waiting, "cancel")
 
 
+def test_a_job_may_train_every_weight(served_farm: Farm) -> None:
+    daemon = served_farm.daemon
+    request = {
+        "model": served_farm.model,
+        "dataset": served_farm.dataset,
+        "method": "full",
+        "steps": 2,
+        "max_seq_len": 128,
+    }
+    job_id = daemon.api("POST", "/jobs", json=request)["id"]
+    spec = served_farm.detail(job_id)["spec"]
+    assert spec["method"] == {"kind": "full", "moments": "auto", "optimizer_engine": "auto"}
+    assert spec["optim"]["lr"] == 2e-5
+    model = Path(served_farm.finish(job_id)["result"]) / "model"
+    assert (model / "model.safetensors").exists()
+    with daemon.http() as client:
+        refused = client.get(f"/api/v1/jobs/{job_id}/adapter")
+        page = client.get(f"/jobs/{job_id}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "RUN-NO-RESULT")
+    assert str(model) in refused.json()["why"]
+    assert page.status_code == 200
+    assert f"<code>{model}</code>" in page.text
+    assert "Download adapter" not in page.text
+
+
 def _download(daemon: DaemonProcess) -> httpx.Response:
     with daemon.http() as client:
         return client.get("/api/v1/jobs/1/adapter")

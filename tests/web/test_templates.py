@@ -1,8 +1,10 @@
 """Every template renders from its page's context alone; a misspelt field is an error."""
 
+import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -23,7 +25,13 @@ from slidepack.daemon.states import JobState
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import ErrorReport
-from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
+from slidepack.engine.contract.job import (
+    DatasetRef,
+    FullMethod,
+    JobSpec,
+    LoraMethod,
+    ModelRef,
+)
 from slidepack.engine.data.check import DataReport
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
@@ -135,13 +143,15 @@ def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
     )
 
 
-def job_page(state: JobState, *, begun: bool = True) -> JobPage:
+def job_page(
+    state: JobState, *, begun: bool = True, method: LoraMethod | FullMethod | None = None
+) -> JobPage:
     row = {"at": 5.0, "from_state": "draft", "to_state": state, "reason": "because"}
     spec = JobSpec(
         name="A <job>",
         base=ModelRef(model_id="small", path="/m", content_hash="a" * 64),
         dataset=DatasetRef(dataset_id="1", path="/d", content_hash="b" * 64),
-        method=LoraMethod(),
+        method=method or LoraMethod(),
         steps=10 if begun else 0,
         epochs=0.0 if begun else 2.0,
     )
@@ -248,10 +258,37 @@ def test_hardware_cards_show_what_was_read_and_what_could_not_be() -> None:
 @pytest.mark.parametrize("name", _OF_JOB)
 @pytest.mark.parametrize("state", get_args(JobState))
 def test_job_templates_render(name: str, state: JobState) -> None:
-    for begun in (True, False):
-        text = render(name, page=job_page(state, begun=begun))
+    methods: tuple[LoraMethod | FullMethod, ...] = (LoraMethod(), FullMethod())
+    for begun, method in product((True, False), methods):
+        text = render(name, page=job_page(state, begun=begun, method=method))
         for markup in ("<job>", "<ask>", "<b>", "<i>", "<log>", "<slow>", "<failed>"):
             assert markup not in text
+
+
+def test_a_full_job_shows_where_its_model_is_and_has_no_adapter_to_download() -> None:
+    pages = (
+        job_page("completed"),
+        job_page("completed", method=FullMethod(moments="bf16", optimizer_engine="cpu")),
+        job_page("running", method=FullMethod()),
+    )
+    adapter, model, running = (render("job.html", page=page) for page in pages)
+    folder = "<code>somewhere/model</code>"
+    assert "Download adapter" in adapter
+    assert folder not in adapter
+    assert folder in model
+    assert "every weight, moments bf16, optimizer cpu" in model
+    assert folder not in running
+    for text in (model, running):
+        assert "adapter" not in text.casefold()
+        assert "rank" not in text.casefold()
+
+
+def test_the_form_asks_for_the_method() -> None:
+    methods = get_args(get_type_hints(JobRequest)["method"])
+    report = next(reports())
+    text = render("home.html", page=home_page(report, full=True))
+    (select,) = re.findall(r'<select name="method">.*?</select>', text, re.DOTALL)
+    assert re.findall(r'<option value="(\w+)">', select) == list(methods)
 
 
 @pytest.mark.parametrize("name", _OF_ERROR)

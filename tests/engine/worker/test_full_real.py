@@ -50,8 +50,8 @@ def _spec(model: Path, folder: Path) -> JobSpec:
 
 
 def _plan(layers: int) -> RunPlan:
-    homes: tuple[Residency, ...] = ("host",) * layers
-    policies: tuple[ActivationPolicy, ...] = ("recompute",) * layers
+    homes: tuple[Residency, ...] = tuple("host" for _ in range(layers))
+    policies: tuple[ActivationPolicy, ...] = tuple("recompute" for _ in range(layers))
     return RunPlan(
         device="cpu",
         precision="fp32",

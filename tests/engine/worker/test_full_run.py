@@ -38,6 +38,7 @@ from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.full_trainee import load_full
 from slidepack.engine.worker.run import Run
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
+from slidepack.kernels import linear_cross_entropy
 
 BASES: dict[str, Callable[[Path], object]] = {
     "tied": save_tiny_model,
@@ -125,7 +126,7 @@ def test_transformers_gives_the_trainers_logits(
     load_checkpoint(trainee, newest, hash_of_spec)
     (row,) = random_rows((21,), trainee.shape.vocab)
     row = type(row)(row.line, row.ids, (False,) + (True,) * 20)
-    heads = _Heads(full_driver.linear_cross_entropy, trainee.shape)
+    heads = _Heads(linear_cross_entropy, trainee.shape)
     monkeypatch.setattr(full_driver, "linear_cross_entropy", heads)
     try:
         loss = trainee.evaluate([pack_rows([row], trainee.shape, cpu, torch.float32)])
@@ -175,11 +176,11 @@ class _Stopped:
 
 
 STOPPED = {
-    "clip-epochs": _Stopped(1.0, {"epochs": 3.5, "steps": 0}),
-    "no-clip-steps": _Stopped(0.0, {"steps": 30}),
-    "bf16-int8": _Stopped(1.0, {"steps": 30}, "bf16", "int8"),
-    "clip-steps": _Stopped(1.0, {"steps": 30}, moments="bf16"),
-    "no-clip-epochs": _Stopped(0.0, {"epochs": 3.5, "steps": 0}, "bf16"),
+    "clip-epochs": _Stopped(1.0, {"epochs": 10.0, "steps": 0}),
+    "no-clip-steps": _Stopped(0.0, {"steps": 90}),
+    "bf16-int8": _Stopped(1.0, {"steps": 90}, "bf16", "int8"),
+    "clip-steps": _Stopped(1.0, {"steps": 90}, moments="bf16"),
+    "no-clip-epochs": _Stopped(0.0, {"epochs": 10.0, "steps": 0}, "bf16"),
 }
 
 
