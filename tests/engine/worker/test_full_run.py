@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +34,10 @@ from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.ends import head_logits
 from slidepack.engine.sliding import full_driver
+from slidepack.engine.sliding.cpu_adamw import CpuAdamW
 from slidepack.engine.worker.checkpoint import load_checkpoint
 from slidepack.engine.worker.eventlog import EventLog
-from slidepack.engine.worker.full_trainee import load_full
+from slidepack.engine.worker.full_trainee import FullTrainee, load_full
 from slidepack.engine.worker.run import Run
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 from slidepack.kernels import linear_cross_entropy
@@ -94,6 +96,21 @@ def test_a_run_reports_everything_and_learns(whole: RunFolder) -> None:
     assert summary["eval_loss_after"] == after
 
 
+def _trainee(folder: RunFolder) -> FullTrainee:
+    """Load what a run trains, in this process."""
+    spec = folder.read_spec()
+    return load_full(
+        Path(spec.base.path),
+        folder.read_plan(),
+        spec.optim,
+        torch.device("cpu"),
+        on_layer=lambda *_: None,
+        check_stop=lambda: None,
+        tighter=lambda *_: None,
+        warn=lambda *_: None,
+    )
+
+
 @dataclass
 class _Heads:
     """Computes the logits of every call of the head, beside its loss."""
@@ -110,17 +127,7 @@ class _Heads:
 def test_transformers_gives_the_trainers_logits(
     whole: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, cpu = whole.read_spec(), torch.device("cpu")
-    trainee = load_full(
-        Path(spec.base.path),
-        whole.read_plan(),
-        spec.optim,
-        cpu,
-        on_layer=lambda *_: None,
-        check_stop=lambda: None,
-        tighter=lambda *_: None,
-        warn=lambda *_: None,
-    )
+    spec, trainee = whole.read_spec(), _trainee(whole)
     newest = whole.list_checkpoints()[0]
     hash_of_spec = json.loads((newest / "state.json").read_text())["spec_hash"]
     load_checkpoint(trainee, newest, hash_of_spec)
@@ -129,7 +136,7 @@ def test_transformers_gives_the_trainers_logits(
     heads = _Heads(linear_cross_entropy, trainee.shape)
     monkeypatch.setattr(full_driver, "linear_cross_entropy", heads)
     try:
-        loss = trainee.evaluate([pack_rows([row], trainee.shape, cpu, torch.float32)])
+        loss = trainee.evaluate([pack_rows([row], trainee.shape, trainee.device, trainee.dtype)])
     finally:
         trainee.close()
     judge: Any = AutoModelForCausalLM.from_pretrained(whole.result / "model", dtype=torch.float32)
@@ -141,6 +148,31 @@ def test_transformers_gives_the_trainers_logits(
     torch.testing.assert_close(heads.logits[0], theirs, rtol=0, atol=1e-4)
     expected = torch.nn.functional.cross_entropy(theirs, ids[0, 1:], reduction="sum")
     assert loss.total == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_checkpoint_waits_for_updates_that_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float
+) -> None:
+    update = CpuAdamW.step
+
+    def slowly(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.05)
+        update(*arguments, **options)
+
+    monkeypatch.setattr(CpuAdamW, "step", slowly)
+    optim = OptimSpec(lr=1e-2, warmup_fraction=0.0, clip_norm=clip)
+    trainee = _trainee(make_run(tmp_path / "run", _spec(_base(tmp_path, "tied"), optim=optim)))
+    (tmp_path / "at once").mkdir()
+    (tmp_path / "later").mkdir()
+    try:
+        rows = random_rows((21,), trainee.shape.vocab)
+        trainee.train_step([pack_rows(rows, trainee.shape, trainee.device, trainee.dtype)], 0, 8)
+        at_once = trainee.save(tmp_path / "at once")
+        time.sleep(0.5)
+        assert trainee.save(tmp_path / "later") == at_once
+    finally:
+        trainee.close()
 
 
 def test_weight_decay_spares_norms_and_biases(tmp_path: Path) -> None:
