@@ -27,8 +27,15 @@ from support.waiting import wait_until
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from slidepack.engine.contract.errors import EXIT_YIELDED
-from slidepack.engine.contract.events import Checkpointed, Finished, Sampled, Started, Yielded
+from slidepack.engine.contract.errors import CATALOGUE, EXIT_YIELDED
+from slidepack.engine.contract.events import (
+    Checkpointed,
+    Failed,
+    Finished,
+    Sampled,
+    Started,
+    Yielded,
+)
 from slidepack.engine.contract.job import EvalSpec, FullMethod, JobSpec, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.model.batch import pack_rows
@@ -293,3 +300,21 @@ def same_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+def test_without_clipping_one_bad_step_ends_a_run_and_no_checkpoint_holds_it(
+    tmp_path: Path,
+) -> None:
+    # The second step's weights overflow.
+    spoil = OptimSpec(
+        lr=1.0, schedule="constant", warmup_fraction=0.0, clip_norm=0.0, weight_decay=1e30
+    )
+    spec = _spec(tmp_path, optim=spoil, steps=30, checkpoint_every_steps=1)
+    folder = make_run(tmp_path / "spoilt", spec)
+    assert start(folder).wait() == CATALOGUE["RUN-DIVERGED"].exit_code
+    failed = events_of(folder)[-1]
+    assert isinstance(failed, Failed)
+    assert "the weights are spoilt" in failed.error.why
+    for checkpoint in folder.list_checkpoints():
+        for unit in checkpoint.glob("unit-*.safetensors"):
+            assert not torch.isnan(load_file(unit)["master"]).any()

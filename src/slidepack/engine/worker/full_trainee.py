@@ -64,6 +64,8 @@ class FullTrainee:
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
         self.micro_batch_tokens = plan.micro_batch_tokens
+        # Without clipping nothing waits for the norm.
+        self.applies_bad_steps = optim.clip_norm <= 0.0
         self._base = base
         self._state = state
         self._optim = optim

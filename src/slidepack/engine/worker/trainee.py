@@ -36,6 +36,8 @@ class Trainee(Protocol):
     trainable_params: int
     micro_batch_tokens: int
     """Most tokens of a micro-batch, unless a single row is longer."""
+    applies_bad_steps: bool
+    """Whether a step whose gradient is no number changes weights all the same."""
 
     def train_step(
         self, batches: Sequence[PackedBatch], step: int, total_steps: int
@@ -106,6 +108,7 @@ class LoraTrainee:
         self.attention = layer_attention(decoder.shape, decoder.device, decoder.dtype)
         self.trainable_params = arena.params.numel()
         self.micro_batch_tokens = plan.micro_batch_tokens
+        self.applies_bad_steps = False
         self.arena = arena
         self._decoder = decoder
         self._optim = optim

@@ -234,6 +234,8 @@ class Trainer:
     def _watch(self, loss: float, norm: float) -> None:
         """Stop a run whose loss or gradient is not a number for several steps in a row.
 
+        One is enough where it has already spoilt the weights.
+
         Raises:
             SlidepackError: RUN-DIVERGED.
         """
@@ -242,13 +244,15 @@ class Trainer:
             self._gate_first_loss(loss)
             return
         self._bad_steps += 1
-        if self._bad_steps < _MAX_BAD_STEPS:
+        spoilt = self._trainee.applies_bad_steps
+        if self._bad_steps < _MAX_BAD_STEPS and not spoilt:
             return
         kept = max(0, self._last_checkpoint_step)
+        changed = "the weights are spoilt" if spoilt else "those steps changed nothing"
         raise SlidepackError(
             "RUN-DIVERGED",
             f"The loss is no number since step {self.step - self._bad_steps + 1}.",
-            why=f"loss {loss}, gradient norm {norm}; those steps changed nothing, "
+            why=f"loss {loss}, gradient norm {norm}; {changed}, "
             f"the checkpoint of step {kept} is kept",
             fix=f"Try again with a learning rate below {self._spec.optim.lr / 3:.1e}.",
         )
