@@ -131,9 +131,17 @@ class Run:
                     device,
                     on_layer,
                     self._stop.check,
-                    lambda shape, plan: tighten(plan, spec, shape),
+                    self._tighten,
                     self._warn,
                 )
+
+    def _tighten(self, shape: ModelShape, plan: RunPlan) -> RunPlan | None:
+        """Return a smaller plan, and keep it for whoever resumes this run; None where none is."""
+        smaller = tighten(plan, self._spec, shape)
+        if smaller is not None:
+            self._plan = smaller
+            write_atomic(self._folder.plan, msgspec.json.encode(smaller))
+        return smaller
 
     def _tokenise(self, tokenizer: ChatTokenizer, shape: ModelShape) -> EncodedData:
         vocab = shape.vocab
