@@ -36,5 +36,9 @@ def _reason(values: dict[str, Any], message: str) -> str:
     field = path.rstrip("`")
     if field not in values:
         return message
-    wanted = {"Expected `int`": "use a whole number", "Expected `float`": "use a number"}
+    wanted = {
+        "Expected `int`": "use a whole number",
+        "Expected `float`": "use a number",
+        "Expected `float | null`": "use a number",
+    }
     return f"{field} is {clip(values[field])}; {wanted.get(what.partition(',')[0], what)}"
