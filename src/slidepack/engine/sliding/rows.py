@@ -168,7 +168,8 @@ class HostRows:
             return outgoing.rows
         buffer = self._find(key)
         if buffer is None:
-            buffer = self._free_buffer() or next(b for b in self._buffers if not b.used)
+            buffer = self._free_buffer() or next((b for b in self._buffers if not b.used), None)
+            assert buffer is not None, "every buffer is being read"
             self._fill(buffer, key)
         buffer.used = True
         self._streams.compute.wait(buffer.filled)

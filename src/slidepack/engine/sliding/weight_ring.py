@@ -91,7 +91,8 @@ class WeightRing:
         """Return a layer's weights; what is launched next on the compute lane may read them."""
         slot = self._find(layer)
         if slot is None:
-            slot = self._evictable() or next(slot for slot in self._slots if not slot.held)
+            slot = self._evictable() or next((s for s in self._slots if not s.held), None)
+            assert slot is not None, "every slot is held"
             self._fill(slot, layer)
         slot.held = True
         self._uses += 1
