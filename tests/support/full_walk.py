@@ -135,9 +135,7 @@ def _driver(
         weights=weights,
         grads=SlotPool(grads, updates.check),
         wide_grad=None if dtype == torch.float32 else torch.empty(shape.layer_params),
-        ends=TrainedEnds(
-            shape, state, streams, updates, optimizer, ["cpu"] * len(state.units), CPU
-        ),
+        ends=TrainedEnds(shape, state, streams, updates, optimizer, CPU),
         optimizer=optimizer,
         updates=updates,
         streams=streams,

@@ -30,7 +30,7 @@ _SLOTS: Final = ((5, 4), (4, 3), (3, 2))
 """Layers' weights and gradients on the card: enough that passes, copies and updates overlap."""
 _FEWEST_SLOTS: Final = ((2, 2), (2, 1))
 _FEWEST_HOST_GRAD_SLOTS: Final = 2
-_MOST_HOST_GRAD_SLOTS: Final = 8
+_MOST_HOST_GRAD_SLOTS: Final = 6
 _HOST_GRAD_BYTES: Final = 4_000_000_000
 """Most RAM for gradients on their way to the CPU; the ends', where it has them, are large."""
 _CPU_SLOTS: Final = (1, 1)

@@ -128,8 +128,13 @@ def _waiting(shape: ModelShape, full: FullPlan, width: int, *, clip: bool) -> di
         return {"gradients that wait for the global norm": waiting}
     if full.engine == "gpu":
         return {}
-    largest = max(layer, *ends) if full.engine == "cpu" else layer
-    return {"gradients that wait for the CPU": full.host_grad_slots * _padded(largest)}
+    if full.engine == "cpu":
+        waiting = full.host_grad_slots * _padded(max(layer, *ends))
+    else:
+        # Half of the embedding is the CPU's, with a place of its own (`sliding.build`).
+        half = end_sizes(shape)[0] // 2 // _MOMENT_BLOCK * _MOMENT_BLOCK
+        waiting = full.host_grad_slots * _padded(layer) + _padded(4 * half)
+    return {"gradients that wait for the CPU": waiting}
 
 
 def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:

@@ -92,9 +92,7 @@ class Ceiling:
             wide_grad=torch.empty(shape.layer_params, dtype=torch.float32, device=device)
             if wide
             else None,
-            ends=TrainedEnds(
-                shape, state, streams, updates, optimizer, optimizer.assignment, device
-            ),
+            ends=TrainedEnds(shape, state, streams, updates, optimizer, device),
             optimizer=optimizer,
             updates=updates,
             streams=streams,

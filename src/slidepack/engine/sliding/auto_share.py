@@ -31,17 +31,21 @@ class CountedEngine(Protocol):
         """Seconds at work and elements done so far."""
 
 
-def balanced_share(cpu_rate: float, gpu_rate: float, *, layers: int, ends: int) -> float:
+def balanced_share(
+    cpu_rate: float, gpu_rate: float, *, layers: int, ends: int, ends_on_cpu: int = 0
+) -> float:
     """Return the CPU's share of the layers with which both engines finish together.
 
     Args:
         cpu_rate: elements a second of the CPU's engine, measured while the other works.
         gpu_rate: the same of the card's.
         layers: parameters of all layers.
-        ends: parameters of the ends, which are always the card's.
+        ends: parameters of the ends.
+        ends_on_cpu: how many of them are the CPU's; the others are the card's.
     """
-    # share · layers / cpu_rate = ((1 - share) · layers + ends) / gpu_rate
-    share = cpu_rate * (layers + ends) / (layers * (cpu_rate + gpu_rate))
+    # (share · layers + e) / cpu_rate = ((1 - share) · layers + ends - e) / gpu_rate
+    whole = layers + ends
+    share = (cpu_rate * whole / (cpu_rate + gpu_rate) - ends_on_cpu) / layers
     return min(1.0, max(0.0, share))
 
 
@@ -93,6 +97,7 @@ class AutoShare:
             self._rates["gpu"],
             layers=layers,
             ends=self._shape.total_params - layers,
+            ends_on_cpu=self._optimizer.shared_elements,
         )
         count = self._shape.num_layers
         assignment = assign(count, count, share) + self._ends

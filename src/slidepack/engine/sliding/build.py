@@ -16,7 +16,7 @@ from slidepack.engine.sliding.cpu_engine import CpuEngine
 from slidepack.engine.sliding.ends import TrainedEnds
 from slidepack.engine.sliding.full_driver import FullDriver, Window
 from slidepack.engine.sliding.gpu_engine import GpuEngine
-from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName
+from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName, SharedUnit
 from slidepack.engine.sliding.resident_weights import ResidentWeights
 from slidepack.engine.sliding.rows import DeviceRows, HostRows, Rows
 from slidepack.engine.sliding.slab import Slab
@@ -25,6 +25,7 @@ from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import Updates
 from slidepack.engine.sliding.weight_ring import WeightRing, Weights
+from slidepack.kernels import ADAMW_BLOCK
 
 __all__ = ["FullSetup", "FullTrainer", "assign", "build_full"]
 
@@ -77,7 +78,10 @@ class FullTrainer:
 
 
 def assign(layers: int, units: int, cpu_share: float) -> tuple[EngineName, ...]:
-    """Spread the CPU's share of the layers evenly; the ends are the CPU's where all is."""
+    """Spread the CPU's share of the layers evenly; the ends are the CPU's where all is.
+
+    Where both engines run, the CPU takes half of the embedding beside its layers (`SharedUnit`).
+    """
     names: list[EngineName] = []
     done = 0
     for layer in range(layers):
@@ -135,6 +139,15 @@ def build_full(
         largest = max(size for size, name in zip(sizes, assignment, strict=True) if name == "cpu")
         room = slab(setup.host_grad_slots * Slab.padded(largest))
         host_slots = SlotPool(_carve(room, [largest] * setup.host_grad_slots), updates.check)
+    shared = None
+    cut = state.units[shape.num_layers].elements // 2 // ADAMW_BLOCK * ADAMW_BLOCK
+    if len(engines) == 2 and cut:
+        shared = SharedUnit(
+            shape.num_layers,
+            cut,
+            # Where gradients wait for the norm, they have room already.
+            torch.empty(0) if setup.clip else slab(cut * 4).take(cut, torch.float32),
+        )
     optimizer = AsyncOptimizer(
         updates=updates,
         streams=streams,
@@ -142,6 +155,7 @@ def build_full(
         assignment=assignment,
         host_slots=host_slots,
         waiting=waiting,
+        shared=shared,
     )
     layer = shape.layer_params
     grads = [
@@ -154,7 +168,7 @@ def build_full(
         weights=_weights(shape, state, setup, streams, updates, optimizer),
         grads=SlotPool(grads, updates.check),
         wide_grad=wide,
-        ends=TrainedEnds(shape, state, streams, updates, optimizer, assignment, device),
+        ends=TrainedEnds(shape, state, streams, updates, optimizer, device),
         optimizer=optimizer,
         updates=updates,
         streams=streams,

@@ -57,12 +57,12 @@ class CpuEngine:
         settings = job.settings
         self._adamw.step(
             job.grad,
-            self._state.states[job.unit],
+            self._state.states[job.unit].part(job.start, job.start + job.grad.numel()),
             settings.scalars_host,
             beta1=settings.beta1,
             beta2=settings.beta2,
             eps=settings.eps,
-            decayed=self._state.units[job.unit].decayed,
+            decayed=self._state.units[job.unit].decayed - job.start,
         )
         seconds, elements = self.worked
         self.worked = (seconds + time.perf_counter() - begun, elements + job.grad.numel())

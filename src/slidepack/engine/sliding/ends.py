@@ -1,13 +1,12 @@
 """The ends of a trained model: embedding, final norm and head, with buffers of their own."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName
+from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import StepSettings, Updates
@@ -29,7 +28,6 @@ class TrainedEnds:
         streams: Streams,
         updates: Updates,
         optimizer: AsyncOptimizer,
-        assignment: Sequence[EngineName],
         device: torch.device,
     ) -> None:
         """Allocate weights and gradients, and fill the weights.
@@ -39,8 +37,7 @@ class TrainedEnds:
             state: master weights; its last one or two units are the ends.
             streams: of the run.
             updates: shared with the engines.
-            optimizer: takes the gradients.
-            assignment: engine of each unit; the card's renews the weights here by itself.
+            optimizer: takes the gradients; the card's engine renews the weights here by itself.
             device: where the passes run. On a CPU the weights are the master's own memory.
         """
         self._shape = shape
@@ -50,7 +47,7 @@ class TrainedEnds:
         self._optimizer = optimizer
         self._units = tuple(range(shape.num_layers, len(state.units)))
         self._on_card = device.type != "cpu"
-        self._renewed = {unit: assignment[unit] == "gpu" for unit in self._units}
+        self._stale = dict.fromkeys(self._units, slice(0, 0))
         self._weights = {
             unit: state.weights(unit).to(device, copy=True)
             if self._on_card
@@ -61,7 +58,10 @@ class TrainedEnds:
             unit: torch.zeros(state.units[unit].elements, dtype=torch.float32, device=device)
             for unit in self._units
         }
-        self._free: dict[int, torch.cuda.Event | None] = dict.fromkeys(self._units)
+        # Appended to by the engines' threads.
+        self._read_until: dict[int, list[torch.cuda.Event | None]] = {
+            unit: [] for unit in self._units
+        }
 
     @property
     def embedding(self) -> Tensor:
@@ -88,14 +88,19 @@ class TrainedEnds:
         compute = self._streams.compute
         for unit in self._units:
             compute.wait(self._updates.await_unit(unit))
-            if self._on_card and not self._renewed[unit]:
+            part = self._stale[unit]
+            if self._on_card and self._weights[unit][part].numel():
                 with compute.on():
-                    self._weights[unit].copy_(self._state.weights(unit), non_blocking=True)
+                    source = self._state.weights(unit)[part]
+                    self._weights[unit][part].copy_(source, non_blocking=True)
+            self._stale[unit] = slice(0, 0)
 
     def begin_grads(self) -> None:
         """Zero the gradients, once nothing reads the last step's."""
         for unit in self._units:
-            self._streams.compute.wait(self._free[unit])
+            for event in self._read_until[unit]:
+                self._streams.compute.wait(event)
+            self._read_until[unit].clear()
             self._grads[unit].zero_()
 
     def add_norm_grad(self, grad: Tensor) -> None:
@@ -131,13 +136,11 @@ class TrainedEnds:
     def _submit(self, unit: int, priority: int, settings: StepSettings) -> Tensor:
         grad = self._grads[unit]
         square = squared_norm(grad).double()
-
-        def consumed(event: torch.cuda.Event | None) -> None:
-            self._free[unit] = event
-
-        self._renewed[unit] = self._optimizer.assignment[unit] == "gpu"
+        self._stale[unit] = self._optimizer.on_host(unit)
         resident = self._weights[unit] if self._on_card else None
-        self._optimizer.submit(unit, priority, grad, settings, consumed, resident)
+        self._optimizer.submit(
+            unit, priority, grad, settings, self._read_until[unit].append, resident
+        )
         return square
 
     def _table(self, flat: Tensor) -> Tensor:

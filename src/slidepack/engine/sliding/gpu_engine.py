@@ -158,7 +158,7 @@ class GpuEngine:
         streams, settings = self._streams, job.settings
         stage = self._stages[self._next]
         self._next = (self._next + 1) % STAGES
-        host = self._state.states[job.unit].part(start, stop)
+        host = self._state.states[job.unit].part(job.start + start, job.start + stop)
         here = stage.state.part(0, stop - start)
         grad = job.grad[start:stop]
         streams.update_h2d.wait(stage.free)
@@ -175,7 +175,7 @@ class GpuEngine:
                 beta1=settings.beta1,
                 beta2=settings.beta2,
                 eps=settings.eps,
-                decayed=self._state.units[job.unit].decayed - start,
+                decayed=self._state.units[job.unit].decayed - job.start - start,
             )
             if job.resident is not None:
                 job.resident[start:stop].copy_(here.master)

@@ -8,7 +8,7 @@ bytes a parameter.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,10 +20,21 @@ from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import Job, StepSettings, Updates
 
-__all__ = ["AsyncOptimizer", "EngineName"]
+__all__ = ["AsyncOptimizer", "EngineName", "SharedUnit"]
 
 EngineName = Literal["cpu", "gpu"]
 Consumed = Callable[[torch.cuda.Event | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUnit:
+    """A unit that both engines update: the embedding, for which the next step waits."""
+
+    unit: int
+    cut: int
+    """The CPU updates the elements before this one, a multiple of a block of 8-bit moments."""
+    room: Tensor
+    """Host memory for their gradient."""
 
 
 class AsyncOptimizer:
@@ -38,6 +49,7 @@ class AsyncOptimizer:
         assignment: Sequence[EngineName],
         host_slots: SlotPool | None,
         waiting: Sequence[Tensor] | None,
+        shared: SharedUnit | None = None,
     ) -> None:
         """Bind the engines.
 
@@ -48,6 +60,7 @@ class AsyncOptimizer:
             assignment: engine of each unit.
             host_slots: room for gradients on their way to the CPU, of the largest unit there.
             waiting: with clipping, room in host memory for every unit's gradient; else None.
+            shared: a unit that both engines update, each its part.
         """
         self._updates = updates
         self._streams = streams
@@ -55,6 +68,7 @@ class AsyncOptimizer:
         self._assignment = list(assignment)
         self._host_slots = host_slots
         self._waiting = waiting
+        self._shared = shared
         self._held: list[Job] = []
         self._rehearsing = False
 
@@ -84,16 +98,49 @@ class AsyncOptimizer:
         if self._rehearsing:
             consumed(landed)
             return
-        self._updates.begin(unit)
         job = Job(priority, unit, grad, landed, settings, consumed, resident)
+        pieces = self._pieces(job)
+        self._updates.begin(unit, len(pieces))
         if self._waiting is not None:
             self._held.append(self._landing(job, self._waiting[unit], _nothing))
-        elif self._assignment[unit] == "gpu":
-            self._engines["gpu"].put(job)
-        else:
-            assert self._host_slots is not None
-            room, give_back = self._host_slots.acquire(self._streams.d2h)
-            self._engines["cpu"].put(self._landing(job, room, give_back))
+            return
+        for piece, engine in pieces:
+            if engine == "gpu":
+                self._engines["gpu"].put(piece)
+            elif self._shared is not None and unit == self._shared.unit:
+                self._engines["cpu"].put(self._landing(piece, self._shared.room, _nothing))
+            else:
+                assert self._host_slots is not None
+                room, give_back = self._host_slots.acquire(self._streams.d2h)
+                self._engines["cpu"].put(self._landing(piece, room, give_back))
+
+    @property
+    def shared_elements(self) -> int:
+        """Elements of the ends that the CPU updates although the card has them."""
+        return 0 if self._shared is None else self._shared.cut
+
+    def on_host(self, unit: int) -> slice:
+        """Return the elements of a unit that the CPU updates: the card's copy of them is old."""
+        if self._shared is not None and unit == self._shared.unit:
+            return slice(0, self._shared.cut)
+        return slice(None) if self._assignment[unit] == "cpu" else slice(0, 0)
+
+    def _pieces(self, job: Job) -> list[tuple[Job, EngineName]]:
+        if self._shared is None or job.unit != self._shared.unit:
+            return [(job, self._assignment[job.unit])]
+        cut = self._shared.cut
+        return [
+            (replace(job, grad=job.grad[:cut], resident=_part(job.resident, 0, cut)), "cpu"),
+            (
+                replace(
+                    job,
+                    grad=job.grad[cut:],
+                    resident=_part(job.resident, cut, job.grad.numel()),
+                    start=cut,
+                ),
+                "gpu",
+            ),
+        ]
 
     @property
     def waits(self) -> bool:
@@ -133,14 +180,15 @@ class AsyncOptimizer:
     def release(self, clip: Tensor) -> None:
         """Start the updates that waited for the clip factor, a scalar on the CPU."""
         for job in sorted(self._held):
-            settings = clipped(job.settings, clip)
-            self._engines[self._assignment[job.unit]].put(replace(job, settings=settings))
+            ready = replace(job, settings=clipped(job.settings, clip))
+            for piece, engine in self._pieces(ready):
+                self._engines[engine].put(piece)
         self._held.clear()
 
     def skip(self) -> None:
         """Drop the gradients that waited: the weights stay as they are."""
         for job in self._held:
-            self._updates.finish(job.unit, None)
+            self._updates.cancel(job.unit)
         self._held.clear()
 
     def _landing(self, job: Job, room: Tensor, give_back: Consumed) -> Job:
@@ -166,6 +214,10 @@ def clipped(settings: StepSettings, clip: Tensor) -> StepSettings:
     host[0] = clip
     device = host.to(settings.scalars_device.device)
     return replace(settings, scalars_host=host, scalars_device=device)
+
+
+def _part(resident: Tensor | None, start: int, stop: int) -> Tensor | None:
+    return None if resident is None else resident[start:stop]
 
 
 def _nothing(_: torch.cuda.Event | None) -> None:

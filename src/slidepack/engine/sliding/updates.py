@@ -24,7 +24,7 @@ class StepSettings:
 
 @dataclass(order=True, slots=True)
 class Job:
-    """The update of one unit."""
+    """The update of a unit, or of a piece of one."""
 
     priority: int
     """The next forward pass needs low numbers first."""
@@ -37,7 +37,9 @@ class Job:
     consumed: Callable[[torch.cuda.Event | None], None] = field(compare=False)
     """Called when nothing reads the gradient after an event any more."""
     resident: Tensor | None = field(compare=False, default=None)
-    """The unit's weights on the card, where they stay there: the card's engine renews them."""
+    """The weights on the card, where they stay there: the card's engine renews them."""
+    start: int = field(compare=False, default=0)
+    """First element of the unit that this is about; a gradient may come in pieces."""
 
 
 class Updates:
@@ -46,25 +48,33 @@ class Updates:
     def __init__(self, units: int) -> None:
         """Begin with every unit done."""
         self._changed = threading.Condition()
-        self._running = [False] * units
+        self._running = [0] * units
         self._last_copy: list[torch.cuda.Event | None] = [None] * units
         self._error: BaseException | None = None
 
-    def begin(self, unit: int) -> None:
-        """Say that a unit's weights are about to change.
+    def begin(self, unit: int, pieces: int = 1) -> None:
+        """Say that a unit's weights are about to change, piece by piece.
 
         Raises:
             BaseException: whatever an engine died of.
         """
         with self._changed:
             self._raise()
-            self._running[unit] = True
+            self._running[unit] = pieces
+            self._last_copy[unit] = None
 
     def finish(self, unit: int, last_copy: torch.cuda.Event | None) -> None:
-        """Say that the host has, or after an event will have, a unit's new weights."""
+        """Say that the host has, or after an event will have, new weights of a piece."""
         with self._changed:
-            self._running[unit] = False
-            self._last_copy[unit] = last_copy
+            self._running[unit] -= 1
+            if last_copy is not None:
+                self._last_copy[unit] = last_copy
+            self._changed.notify_all()
+
+    def cancel(self, unit: int) -> None:
+        """Say that a unit's weights stay as they are after all."""
+        with self._changed:
+            self._running[unit] = 0
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
