@@ -311,7 +311,7 @@ def test_ends_that_wait_for_the_cpu_do_not_take_all_ram() -> None:
         _full(plan_run(_spec(optimizer_engine=engine), LLAMA_3B, _gpu(24)))
         for engine in ("cpu", "auto")
     )
-    assert (alone.host_grad_slots, shared.host_grad_slots) == (2, 8)
+    assert (alone.host_grad_slots, shared.host_grad_slots) == (2, 6)
 
 
 def test_tightening_ends_at_one_row_and_the_smallest_window() -> None:
