@@ -16,7 +16,7 @@ from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 from transformers import AutoModelForCausalLM
 
-STEPS = 60
+STEPS = 240
 
 
 def fill_settings(page: Page, **values: object) -> None:
@@ -79,7 +79,7 @@ def test_dropped_file_becomes_an_adapter_that_peft_loads(
     seen = chart_points(page)
     assert seen < STEPS, "the run was over before the chart was seen to move"
     wait_until(lambda: chart_points(page) > seen, what="the chart moves")
-    expect(page.locator("#job-state")).to_have_text("completed", timeout=30_000)
+    expect(page.locator("#job-state")).to_have_text("completed", timeout=90_000)
     expect(page.locator("#chart")).to_have_attribute("data-points", str(STEPS))
     expect(page.locator("#job-step")).to_have_text(f"{STEPS} of {STEPS}")
 
