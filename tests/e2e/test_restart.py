@@ -11,7 +11,7 @@ from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
-STEPS = 120
+STEPS = 800
 _OUTAGE = (
     "ERR_CONNECTION_REFUSED",
     "ERR_INCOMPLETE_CHUNKED_ENCODING",
@@ -69,7 +69,7 @@ def test_open_page_reconnects_and_its_chart_has_no_gap(
 
     daemon.start()
     expect(indicator).to_have_text("Live", timeout=15_000)
-    expect(page.locator("#job-state")).to_have_text("completed", timeout=60_000)
+    expect(page.locator("#job-state")).to_have_text("completed", timeout=120_000)
     stored = daemon.api("GET", f"/jobs/{job['id']}/chart")
     assert [row["step"] for row in stored["progress"]] == list(range(1, STEPS + 1))
     # Points are kept by step: as many as there are steps, from the first to the last, is each once.
