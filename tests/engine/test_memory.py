@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slidepack.engine.bench_slide.shapes import SHAPES
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import (
     LORA_TARGETS,
@@ -28,20 +29,7 @@ from slidepack.engine.memory import (
 )
 from slidepack.engine.shape import ModelShape, RopeShape
 
-SHAPE = ModelShape(
-    architecture="LlamaForCausalLM",
-    num_layers=30,
-    hidden=576,
-    ffn=1536,
-    num_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    vocab=49152,
-    max_positions=8192,
-    rms_eps=1e-5,
-    rope=RopeShape(kind="default", theta=100000.0),
-    tied_head=True,
-)
+SHAPE = SHAPES["smollm2-135m"]
 
 
 def _spec(**changes: Any) -> JobSpec:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
-from slidepack.kernels.lora.tables import LoraTables, Side
+from slidepack.kernels.lora.tables import LoraTables, Side, read_tile
 
 __all__ = ["expand_launch", "expand_plain"]
 
@@ -75,21 +75,9 @@ def _expand_kernel(
     DROPOUT: tl.constexpr, ADD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 8
-    adapter = tl.load(tile)
-    row0 = tl.load(tile + 1)
-    row_end = tl.load(tile + 2)
-    rank = tl.load(tile + 3)
-    s_column = tl.load(tile + 4)
-    wide_column = tl.load(tile + 5)
-    width = tl.load(tile + 6)
-    offset = tl.load(tile + 7)
-    if RANK8:
-        rank = tl.multiple_of(rank, 8)
-        s_column = tl.multiple_of(s_column, 8)
-    if EVEN:
-        wide_column = tl.multiple_of(wide_column, 16)
-        width = tl.multiple_of(width, 16)
-        offset = tl.multiple_of(offset, 16)
+    adapter, row0, row_end, rank, s_column, wide_column, width, offset = read_tile(
+        tile, EVEN, RANK8
+    )
     w = w_ptr + tl.multiple_of(tl.load(offsets_ptr + adapter), 16) + offset
     first = tl.program_id(1) * SPAN
     last = tl.minimum(first + SPAN, width)

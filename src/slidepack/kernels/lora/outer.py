@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
-from slidepack.kernels.lora.tables import LoraTables, Side
+from slidepack.kernels.lora.tables import LoraTables, Side, read_tile
 
 __all__ = ["outer_launch", "outer_plain"]
 
@@ -70,21 +70,10 @@ def _outer_kernel(
     STAGES: tl.constexpr,
 ):  # fmt: skip
     tile = tiles_ptr + tl.program_id(0) * 9
-    adapter = tl.load(tile)
-    first_row = tl.load(tile + 1)
-    row_end = tl.load(tile + 2)
-    rank = tl.load(tile + 3)
-    s_column = tl.load(tile + 4)
-    wide_column = tl.load(tile + 5)
-    width = tl.load(tile + 6)
-    offset = tl.load(tile + 7)
+    adapter, first_row, row_end, rank, s_column, wide_column, width, offset = read_tile(
+        tile, EVEN, RANK8
+    )
     slot = tl.load(tile + 8)
-    if RANK8:
-        s_column = tl.multiple_of(s_column, 8)
-    if EVEN:
-        wide_column = tl.multiple_of(wide_column, 16)
-        width = tl.multiple_of(width, 16)
-        offset = tl.multiple_of(offset, 16)
     first = tl.program_id(1) * BN
     scale = tl.load(scales_ptr + adapter) if SCALED else 1.0
     seed = tl.load(seeds_ptr + adapter) if DROPOUT else 0

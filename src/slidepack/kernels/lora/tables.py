@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from slidepack.kernels.lora.layout import BLOCK_ALIGNMENT, RANK_CHUNK, LoraLayout, Unit
 from slidepack.kernels.tiles import LoraTiles
 
-__all__ = ["LoraTables", "Reduction", "Side", "Tiles", "lora_tables"]
+__all__ = ["LoraTables", "Reduction", "Side", "Tiles", "lora_tables", "read_tile"]
 
 TOKEN_CHUNK: Final = 2048
 """Tokens that one program of a weight gradient adds up, counted from its segment's start, so that
@@ -90,6 +92,28 @@ class LoraTables:
     def rows(self, adapter: int) -> slice:
         """Return the adapter's tokens."""
         return slice(self.bounds[adapter], self.bounds[adapter + 1])
+
+
+@triton.jit
+def read_tile(tile, EVEN: tl.constexpr, RANK8: tl.constexpr):
+    """Return the fields of a tile, with the alignments that the flags promise."""
+    adapter = tl.load(tile)
+    first_row = tl.load(tile + 1)
+    row_end = tl.load(tile + 2)
+    rank = tl.load(tile + 3)
+    s_column = tl.load(tile + 4)
+    wide_column = tl.load(tile + 5)
+    width = tl.load(tile + 6)
+    offset = tl.load(tile + 7)
+    # Loads are vectorised where the compiler knows the alignment.
+    if RANK8:
+        rank = tl.multiple_of(rank, 8)
+        s_column = tl.multiple_of(s_column, 8)
+    if EVEN:
+        wide_column = tl.multiple_of(wide_column, 16)
+        width = tl.multiple_of(width, 16)
+        offset = tl.multiple_of(offset, 16)
+    return adapter, first_row, row_end, rank, s_column, wide_column, width, offset
 
 
 def lora_tables(
