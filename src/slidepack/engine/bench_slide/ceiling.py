@@ -3,53 +3,28 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from slidepack.engine.model.batch import PackedBatch
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.ends import TrainedEnds
 from slidepack.engine.sliding.full_driver import FullDriver, Window
-from slidepack.engine.sliding.optimizer import AsyncOptimizer, Consumed
+from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.resident_weights import ResidentWeights
 from slidepack.engine.sliding.rows import DeviceRows, HostRows, Rows
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
-from slidepack.engine.sliding.updates import StepSettings, Updates
+from slidepack.engine.sliding.updates import Updates
 
 __all__ = ["Ceiling"]
 
 
-class _NoOptimizer(AsyncOptimizer):
-    """Gives every gradient back at once."""
-
-    def __init__(self, updates: Updates, streams: Streams, units: int) -> None:
-        super().__init__(
-            updates=updates,
-            streams=streams,
-            engines={},
-            assignment=["gpu"] * units,
-            host_slots=None,
-            waiting=None,
-        )
-        self._compute = streams.compute
-
-    def submit(
-        self,
-        unit: int,
-        priority: int,
-        grad: Tensor,
-        settings: StepSettings,
-        consumed: Consumed,
-        resident: Tensor | None = None,
-    ) -> None:
-        """Let go of the gradient once the pass has made it."""
-        consumed(self._compute.mark())
-
-
 class Ceiling:
-    """A walk over as many resident layers as fit, which the others share."""
+    """A walk over as many resident layers as fit, which the others share.
+
+    Its steps are a rehearsal of `optimizer`: gradients are made and let go.
+    """
 
     def __init__(
         self,
@@ -75,7 +50,14 @@ class Ceiling:
         """
         units, dtype = len(state.units), state.form.compute_dtype
         updates = Updates(units)
-        optimizer = _NoOptimizer(updates, streams, units)
+        optimizer = AsyncOptimizer(
+            updates=updates,
+            streams=streams,
+            engines={},
+            assignment=["gpu"] * units,
+            host_slots=None,
+            waiting=None,
+        )
         flats = [state.weights(layer).to(device, copy=True) for layer in range(layers)]
         wide = accumulate and dtype != torch.float32
         self._rows = rows
@@ -98,6 +80,7 @@ class Ceiling:
             streams=streams,
             prefetch=1,
         )
+        self.optimizer = optimizer
         self.driver = FullDriver(
             shape, window, layer_attention(shape, device, dtype), self._begin_rows
         )

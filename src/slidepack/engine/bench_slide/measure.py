@@ -220,7 +220,8 @@ def measure_ceiling(bench: Bench) -> CeilingResult:
     # Clipping belongs to the optimizer, which is not here.
     stepper = Stepper(ceiling.driver, bench.batches(), bench.device, 0.0, frozen=True)
     try:
-        timing = time_steps(stepper.step, bench.synchronize, bench.options.steps)
+        with ceiling.optimizer.rehearsal():
+            timing = time_steps(stepper.step, bench.synchronize, bench.options.steps)
     finally:
         if rows is not None:
             bench.synchronize()
