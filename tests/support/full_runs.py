@@ -231,6 +231,7 @@ def run(
         trainer.updates.drain()
     finally:
         trainer.close()
+        state.slab.close()
     return Outcome(results, evaluation, list(state.states))
 
 

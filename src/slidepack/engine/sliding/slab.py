@@ -5,12 +5,13 @@ up to half of the RAM.
 """
 
 import mmap
+import weakref
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-__all__ = ["Slab"]
+__all__ = ["Slab", "pin_pages"]
 
 _ALIGNMENT: Final = 256
 
@@ -37,7 +38,11 @@ class Slab:
         self._used = 0
         # Touched by all threads: pinning would touch page by page from one.
         self._bytes.zero_()
-        self.pinned = pin and _register(self._bytes)
+        self.pinned = pin and pin_pages(self._bytes)
+        if self.pinned:
+            # The next mapping may get these addresses, which the driver would still hold.
+            self._unpin = weakref.finalize(self, _unregister, self._bytes.data_ptr())
+            self._unpin.atexit = False
 
     @staticmethod
     def padded(num_bytes: int) -> int:
@@ -61,13 +66,24 @@ class Slab:
     def close(self) -> None:
         """Give the pages back to the driver; the memory itself goes with the last tensor."""
         if self.pinned:
-            _runtime().cudaHostUnregister(self._bytes.data_ptr())
+            self._unpin()
             self.pinned = False
 
 
-def _register(memory: Tensor) -> bool:
-    result = _runtime().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-    return int(result) == 0
+def pin_pages(memory: Tensor) -> bool:
+    """Register memory with the CUDA driver and return whether it let us."""
+    if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) == 0:
+        return True
+    try:
+        # The refusal stays the thread's last error, and the next kernel's launch would be blamed.
+        torch.zeros(1, device="cuda")
+    except torch.AcceleratorError:
+        return False
+    return False
+
+
+def _unregister(address: int) -> None:
+    _runtime().cudaHostUnregister(address)
 
 
 def _runtime() -> Any:
