@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 import torch
@@ -61,6 +61,31 @@ def test_the_lowest_number_is_taken_first() -> None:
     queue.put(_job(1))
     taken += [queue.take() for _ in range(3)]
     assert [job.priority for job in taken if job is not None] == [-1, 0, 2, 1, 3, 7]
+
+
+class _Landing:
+    """Stands for an event of a card."""
+
+    def __init__(self, landed: bool) -> None:
+        self.landed = landed
+
+    def query(self) -> bool:
+        return self.landed
+
+
+def _landing(priority: int, landed: bool) -> Job:
+    return replace(_job(priority), landed=cast("torch.cuda.Event", _Landing(landed)))
+
+
+def test_what_has_landed_goes_before_what_is_more_urgent() -> None:
+    queue = UpdateQueue()
+    for priority in (27, 26, 25):
+        queue.put(_landing(priority, landed=True))
+    for priority in (24, 23):
+        queue.put(_landing(priority, landed=False))
+    taken = [queue.take() for _ in range(5)]
+    # Of those on their way, the first that was sent lands first.
+    assert [job.priority for job in taken if job is not None] == [25, 26, 27, 24, 23]
 
 
 def test_take_waits_for_a_job() -> None:

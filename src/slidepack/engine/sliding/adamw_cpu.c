@@ -94,7 +94,7 @@ void slidepack_adamw(int64_t elements, int64_t decayed, const Scalars *scalars, 
     const int64_t block = 1 << 16;
     const int64_t blocks = (elements + block - 1) / block;
     const Scalars s = *scalars;
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
     for (int64_t b = 0; b < blocks; b++) {
         int64_t first = b * block, last = first + block < elements ? first + block : elements;
         int64_t middle = decayed < first ? first : (decayed > last ? last : decayed);

@@ -85,14 +85,17 @@ class TrainedEnds:
 
     def renew(self) -> None:
         """Wait for the last step's updates of the ends; bring what the CPU updated to the card."""
-        compute = self._streams.compute
+        compute, h2d = self._streams.compute, self._streams.h2d
         for unit in self._units:
             compute.wait(self._updates.await_unit(unit))
             part = self._stale[unit]
             if self._on_card and self._weights[unit][part].numel():
-                with compute.on():
+                # Among the layers' weights: in a lane of its own it would share the link with them.
+                h2d.wait(compute.mark())
+                with h2d.on():
                     source = self._state.weights(unit)[part]
                     self._weights[unit][part].copy_(source, non_blocking=True)
+                compute.wait(h2d.mark())
             self._stale[unit] = slice(0, 0)
 
     def begin_grads(self) -> None:

@@ -64,6 +64,8 @@ class _Span:
     elements: int
     begin: torch.cuda.Event | None
     """When its gradient was there and the lane was free for its state."""
+    fetched: torch.cuda.Event | None
+    """When the card has its state, but for the last chunk."""
     end: torch.cuda.Event | None
     """When host memory has its new state."""
 
@@ -115,9 +117,11 @@ class GpuEngine:
                 torch.cuda.set_device(self._device)
             while (job := self._queue.take()) is not None:
                 span = self._launch(job)
-                # One unit ahead of the card and no more, so that a more urgent one can overtake.
                 if before is not None:
                     self._await(before)
+                # A chunk ahead of the card and no more, so that a more urgent unit can overtake.
+                if span.fetched is not None:
+                    span.fetched.synchronize()
                 before = span
         except BaseException as error:  # noqa: BLE001 - handed to the walk, which raises it
             self._updates.fail(error)
@@ -145,14 +149,16 @@ class GpuEngine:
         begun = time.perf_counter()
         begin = _now(streams.update_h2d)
         elements = job.grad.numel()
+        fetched = None
         for start in range(0, elements, CHUNK_ELEMENTS):
+            fetched = streams.update_h2d.mark()
             self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
         job.consumed(streams.update.mark())
         done = _now(streams.update_d2h)
         if done is None:
             self._count(time.perf_counter() - begun, elements)
         self._updates.finish(job.unit, done)
-        return _Span(elements, begin, done)
+        return _Span(elements, begin, fetched, done)
 
     def _chunk(self, job: Job, start: int, stop: int) -> None:
         streams, settings = self._streams, job.settings

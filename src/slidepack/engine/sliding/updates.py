@@ -1,6 +1,5 @@
 """Optimizer updates beside the passes: what is waiting, what is done, and what went wrong."""
 
-import heapq
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,6 +39,12 @@ class Job:
     """The weights on the card, where they stay there: the card's engine renews them."""
     start: int = field(compare=False, default=0)
     """First element of the unit that this is about; a gradient may come in pieces."""
+
+    def has_landed(self) -> bool:
+        """Return whether the gradient is there."""
+        if self.landed is None:
+            return True
+        return bool(self.landed.query())  # type: ignore[no-untyped-call]  # torch has no types here
 
 
 class Updates:
@@ -120,7 +125,7 @@ class Updates:
 
 
 class UpdateQueue:
-    """Jobs for one engine's thread, the lowest priority number first."""
+    """Jobs for one engine's thread: of those whose gradient is there, the most urgent one."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -129,16 +134,25 @@ class UpdateQueue:
         self._closed = False
 
     def put(self, job: Job) -> None:
-        """Add a job."""
+        """Add a job; its gradient lands after those of the jobs that were added before."""
         with self._changed:
-            heapq.heappush(self._jobs, job)
+            self._jobs.append(job)
             self._changed.notify()
 
     def take(self) -> Job | None:
-        """Wait for a job; None after `close`."""
+        """Wait for a job; None after `close`.
+
+        The walk runs ahead of the card, so the newest job is the most urgent one and the last to
+        land: an engine that took it would stand still beside work that could be done.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._jobs))
-            return None if self._closed else heapq.heappop(self._jobs)
+            if self._closed:
+                return None
+            landed = [job for job in self._jobs if job.has_landed()]
+            job = min(landed) if landed else self._jobs[0]
+            self._jobs.remove(job)
+            return job
 
     def close(self) -> None:
         """Let the thread end, whatever waits."""
