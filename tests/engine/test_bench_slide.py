@@ -23,7 +23,7 @@ from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.full_driver import StepResult
-from slidepack.engine.sliding.optimizer import EngineName
+from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.state import StateFormat
 
 CPU = torch.device("cpu")
@@ -132,8 +132,6 @@ def test_a_measurement_is_consistent(optimizer: str) -> None:
     # With auto the CPU may have been left without a layer; the card always has the ends.
     assert rates["cpu" if optimizer == "cpu" else "gpu"] is not None
     plan = result["plan"]
-    assert plan["share_changes"] <= 6
-    assert bool(plan["settling_steps"]) == (optimizer == "auto")
     assert plan["cpu_share"] == {"cpu": 1.0, "gpu": 0.0}.get(optimizer, plan["cpu_share"])
     assert plan["engine"] == optimizer
     assert len(plan["reasons"]) >= 3

@@ -15,8 +15,9 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, pack_rows
 from slidepack.engine.model.layers import layer_over
 from slidepack.engine.shape import ModelShape, read_shape
-from slidepack.engine.sliding.build import FullSetup, FullTrainer, assign, build_full
+from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.full_driver import StepResult
+from slidepack.engine.sliding.sharing import EngineName, Sharing
 from slidepack.engine.sliding.state import MomentFormat, StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
 from slidepack.kernels import AdamWState, adamw_scalars
@@ -45,7 +46,7 @@ class Recipe:
     weight_decay: float = 0.1
     weights: Literal["slide", "resident"] = "slide"
     rows: Literal["device", "host"] = "device"
-    cpu_share: float = 1.0
+    cpu_share: float | None = 1.0
     slots: int = 2
     grad_slots: int = 1
     device: torch.device = CPU
@@ -164,7 +165,28 @@ def settings_of(step: int, recipe: Recipe) -> StepSettings:
     )
 
 
-def trainer_of(shape: ModelShape, state: TrainState, recipe: Recipe) -> FullTrainer:
+class TakingTurns:
+    """Gives layers to the engines in turn, so that each layer changes hands from step to step."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._picked = 0
+
+    def pick(self, unit: int, elements: int) -> EngineName:
+        """Return the engine after the last one, twice every third time."""
+        del elements
+        if unit >= self._layers:
+            return "gpu"
+        self._picked += 1 + (self._picked % 3 == 0)
+        return "cpu" if self._picked % 2 else "gpu"
+
+    def book(self, name: EngineName, elements: int) -> None:
+        """Do nothing."""
+
+
+def trainer_of(
+    shape: ModelShape, state: TrainState, recipe: Recipe, sharing: Sharing | None = None
+) -> FullTrainer:
     """Return a trainer over a state."""
     setup = FullSetup(
         device=recipe.device,
@@ -181,7 +203,7 @@ def trainer_of(shape: ModelShape, state: TrainState, recipe: Recipe) -> FullTrai
         cpu_threads=2,
         cache=cache_folder(),
     )
-    return build_full(shape, state, setup)
+    return build_full(shape, state, setup, sharing=sharing)
 
 
 def steps(
@@ -201,7 +223,8 @@ def run(
     shape: ModelShape,
     recipe: Recipe,
     num_steps: int = 20,
-    shares: Sequence[float] = (),
+    *,
+    turns: bool = False,
 ) -> Outcome:
     """Train a model's weights, evaluating half way and at the end.
 
@@ -210,12 +233,10 @@ def run(
         shape: its sizes.
         recipe: of the run.
         num_steps: how many.
-        shares: of the layers for the CPU's engine, taking turns from step to step; none leaves
-            the recipe's.
+        turns: let layers change engines from step to step, whatever the recipe says.
     """
     state = state_of(model, shape, recipe)
-    trainer = trainer_of(shape, state, recipe)
-    ends = trainer.optimizer.assignment[shape.num_layers :]
+    trainer = trainer_of(shape, state, recipe, TakingTurns(shape.num_layers) if turns else None)
     results = []
     try:
         for number in range(1, num_steps + 1):
@@ -223,10 +244,6 @@ def run(
             if number == num_steps // 2:
                 # An evaluation leaves other layers in the ring than a step does.
                 trainer.driver.evaluate(batches_of(shape, 0, recipe))
-            if shares:
-                share = shares[number % len(shares)]
-                layers = assign(shape.num_layers, shape.num_layers, share)
-                trainer.optimizer.reassign((*layers, *ends))
         evaluation = trainer.driver.evaluate(batches_of(shape, 0, recipe)).total
         trainer.updates.drain()
     finally:

@@ -16,6 +16,7 @@ from slidepack.engine.sliding.full_driver import FullDriver, Window
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.resident_weights import ResidentWeights
 from slidepack.engine.sliding.rows import DeviceRows
+from slidepack.engine.sliding.sharing import FixedSharing
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
@@ -32,7 +33,7 @@ class Capture(AsyncOptimizer):
             updates=updates,
             streams=streams,
             engines={},
-            assignment=["cpu"] * units,
+            sharing=FixedSharing(["cpu"] * units),
             host_slots=None,
             waiting=None,
         )
@@ -93,7 +94,7 @@ def broken(
         updates=updates,
         streams=streams,
         engines={"cpu": CpuEngine(state, updates, adamw)},
-        assignment=["cpu"] * len(sizes),
+        sharing=FixedSharing(["cpu"] * len(sizes)),
         host_slots=None if recipe.clip else SlotPool(_rooms([max(sizes)]), updates.check),
         waiting=_rooms(sizes) if recipe.clip else None,
     )

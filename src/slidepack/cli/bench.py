@@ -194,7 +194,7 @@ def _slide_rows(result: dict[str, Any]) -> Iterator[tuple[object, object]]:
         )
     yield (
         "optimizer",
-        f"{plan['cpu_share']:.0%} of the layers on the CPU; began with {plan['engines']}",
+        f"{plan['engines']}; {plan['cpu_share']:.0%} of the parameters on the CPU",
     )
     if result["link"] is not None:
         link = result["link"]

@@ -13,7 +13,7 @@ import msgspec
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import FullMethod, JobSpec
 from slidepack.engine.contract.plan import FullPlan, RunPlan
-from slidepack.engine.memory_full_need import Moments, end_sizes, full_need
+from slidepack.engine.memory_full_need import Moments, end_sizes, engine_for, full_need
 from slidepack.engine.memory_parts import GIB, Machine, MemoryNeed, too_small, usable_bytes
 from slidepack.engine.shape import ModelShape
 
@@ -137,7 +137,7 @@ def _full(
         weight_slots=case.shape.num_layers if weights == "resident" else slots[0],
         grad_slots=slots[1],
         host_grad_slots=host_slots,
-        engine=case.engine,
+        engine=engine_for(case.engine, moments),
         rows=rows,
         moments=moments,
         max_tokens=case.whole_step,

@@ -16,9 +16,19 @@ from slidepack.engine.memory_parts import (
 )
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["Moments", "end_sizes", "full_need", "stage_bytes", "state_bytes", "unit_bytes"]
+__all__ = [
+    "Engine",
+    "Moments",
+    "end_sizes",
+    "engine_for",
+    "full_need",
+    "stage_bytes",
+    "state_bytes",
+    "unit_bytes",
+]
 
 Moments = Literal["fp32", "bf16", "int8"]
+Engine = Literal["cpu", "gpu", "auto"]
 
 _ALIGNMENT: Final = 256
 """Of tensors in a slab."""
@@ -51,6 +61,14 @@ def unit_bytes(elements: int, moments: Moments, *, split: bool) -> int:
     if moments == "int8":
         parts += [4 * -(-elements // _MOMENT_BLOCK)] * 2
     return sum(map(_padded, parts))
+
+
+def engine_for(asked: Engine, moments: Moments) -> Engine:
+    """Return which engines run: 8-bit moments are left to one, the card's.
+
+    The CPU may round their scales in another way, and who updates a layer depends on the clock.
+    """
+    return "gpu" if asked == "auto" and moments == "int8" else asked
 
 
 def end_sizes(shape: ModelShape) -> tuple[int, ...]:

@@ -56,9 +56,9 @@ def _model(tied: bool) -> tuple[PreTrainedModel, ModelShape]:
     return AutoModelForCausalLM.from_config(config), shape
 
 
-def _run(recipe: Recipe, *, tied: bool = True, shares: tuple[float, ...] = ()) -> Outcome:
+def _run(recipe: Recipe, *, tied: bool = True, turns: bool = False) -> Outcome:
     model, shape = _model(tied)
-    outcome = run(model, shape, recipe, STEPS, shares)
+    outcome = run(model, shape, recipe, STEPS, turns=turns)
     torch.cuda.synchronize()
     assert all(result.applied for result in outcome.results)
     assert all(0.0 < norm < 1e3 for norm in outcome.norms)
@@ -89,9 +89,16 @@ def test_resident_weights_that_the_cpu_updates_equal_those_that_the_card_does() 
         assert_same(_run(replace(RESIDENT, cpu_share=cpu_share)), on_card)
 
 
+@pytest.mark.parametrize("clip", [0.0, 1.0], ids=["at-once", "clipped"])
+@pytest.mark.parametrize("weights", [RESIDENT, SLIDING], ids=["resident", "slide"])
+def test_engines_that_take_what_they_can_change_no_bit(weights: Recipe, clip: float) -> None:
+    free = replace(weights, cpu_share=None, clip=clip)
+    assert_same(_run(free), _run(replace(RESIDENT, clip=clip)))
+
+
 @pytest.mark.parametrize("weights", [RESIDENT, SLIDING], ids=["resident", "slide"])
 def test_moving_layers_between_the_engines_changes_no_bit(weights: Recipe) -> None:
-    moving = _run(replace(weights, cpu_share=0.5), shares=(0.0, 1.0, 0.4))
+    moving = _run(weights, turns=True)
     assert_same(moving, _run(RESIDENT))
 
 

@@ -37,7 +37,7 @@ def test_a_closed_slab_can_be_pinned_again() -> None:
     assert not slab.pinned
     assert not part.is_pinned()
     assert pin_pages(part)
-    torch.cuda.cudart().cudaHostUnregister(part.data_ptr())  # type: ignore[no-untyped-call]  # torch has no types here
+    torch.cuda.cudart().cudaHostUnregister(part.data_ptr())
 
 
 def test_a_refusal_is_not_blamed_on_the_next_kernel() -> None:

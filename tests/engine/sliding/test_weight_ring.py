@@ -195,16 +195,17 @@ def test_resident_weights_are_renewed_from_the_host_once_after_a_change() -> Non
 
 def test_resident_weights_follow_the_engine_that_updates_them() -> None:
     flats, host = [torch.zeros(WIDTH)], [torch.ones(WIDTH)]
-    by_cpu = True
+    by_cpu = False
     streams = Streams.of(CPU)
     weights = ResidentWeights(
         flats, streams.compute, lambda _: None, lambda layer: host[layer] if by_cpu else None
     )
-    # The engine is the one at the time of the update, whatever is decided before the next read.
-    weights.forget(0)
-    by_cpu = False
-    assert weights.acquire(0).eq(1).all()
+    # With clipping the engine is only known when the update begins, after the pass.
     weights.forget(0)
     by_cpu = True
+    assert weights.acquire(0).eq(1).all()
     host[0] += 5
+    assert weights.acquire(0).eq(1).all(), "renewed without a change"
+    weights.forget(0)
+    by_cpu = False
     assert weights.acquire(0).eq(1).all()

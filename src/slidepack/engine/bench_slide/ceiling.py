@@ -12,6 +12,7 @@ from slidepack.engine.sliding.full_driver import FullDriver, Window
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.resident_weights import ResidentWeights
 from slidepack.engine.sliding.rows import DeviceRows, HostRows, Rows
+from slidepack.engine.sliding.sharing import FixedSharing
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
@@ -54,7 +55,7 @@ class Ceiling:
             updates=updates,
             streams=streams,
             engines={},
-            assignment=["gpu"] * units,
+            sharing=FixedSharing(["gpu"] * units),
             host_slots=None,
             waiting=None,
         )

@@ -14,18 +14,15 @@ from slidepack.engine.bench_slide.plan import SlidePlan, resident_layers
 from slidepack.engine.bench_slide.steps import Stepper, Timing, random_batches, time_steps
 from slidepack.engine.model.batch import PackedBatch
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.auto_share import START_SHARE, AutoShare, CountedEngine
-from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
-from slidepack.engine.sliding.optimizer import EngineName
+from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.rows import HostRows
+from slidepack.engine.sliding.sharing import CountedEngine, EngineName
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
 
 __all__ = ["LANES", "Bench", "CeilingResult", "SlidingResult", "measure_ceiling", "measure_sliding"]
 
 LANES: Final = ("h2d", "d2h", "rows_h2d", "rows_d2h", "update_h2d", "update", "update_d2h")
-_MOST_SETTLING_STEPS: Final = 12
-_SHARES: Final = {"cpu": 1.0, "gpu": 0.0, "auto": START_SHARE}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +81,7 @@ class SlidingResult:
     host_peak_bytes: int | None
     """Of the whole process so far; None where the system does not tell."""
     cpu_share: float
-    """Of the layers, in the measured steps."""
-    settling_steps: int
-    """Steps before the warm-up, in which `auto` found the share."""
-    share_changes: int
+    """Of the parameters, in the measured steps."""
     engines: str
     """Which optimizer engines ran, in words."""
 
@@ -121,7 +115,7 @@ def _setup(bench: Bench) -> FullSetup:
         weight_slots=full.weight_slots,
         grad_slots=full.grad_slots,
         host_grad_slots=full.host_grad_slots,
-        cpu_share=_SHARES[full.engine],
+        cpu_share=CPU_SHARES[full.engine],
         rows=full.rows,
         max_tokens=full.max_tokens,
         max_micro_tokens=bench.plan.micro_tokens,
@@ -136,11 +130,6 @@ def _measure(bench: Bench, trainer: FullTrainer) -> SlidingResult:
     engines: Mapping[EngineName, Any] = trainer.optimizer.engines
     options, device, steps = bench.options, bench.device, bench.options.steps
     stepper = Stepper(trainer.driver, bench.batches(), device, options.clip, frozen=bench.aliased)
-    auto = AutoShare(trainer.optimizer, engines, bench.shape)
-    while options.optimizer == "auto" and not auto.settled and stepper.done < _MOST_SETTLING_STEPS:
-        stepper.step()
-        auto.after_step()
-    settling_steps = stepper.done
     before: dict[str, tuple[float, int]] = {}
 
     def finish() -> None:
@@ -167,9 +156,7 @@ def _measure(bench: Bench, trainer: FullTrainer) -> SlidingResult:
         device_peak_bytes=torch.cuda.max_memory_allocated(device) if on_card else 0,
         device_reserved_bytes=torch.cuda.max_memory_reserved(device) if on_card else 0,
         host_peak_bytes=_host_peak_bytes(),
-        cpu_share=auto.share,
-        settling_steps=settling_steps,
-        share_changes=auto.changes,
+        cpu_share=elements.get("cpu", 0) / sum(elements.values()),
         engines=trainer.reason,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from slidepack.engine.bench_slide.shapes import shape_named
-from slidepack.engine.sliding.optimizer import EngineName
+from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.state import MomentFormat
 
 __all__ = ["SlideOptions", "default_threads"]

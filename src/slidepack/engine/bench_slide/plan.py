@@ -8,7 +8,7 @@ import msgspec
 
 from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.contract.plan import FullPlan
-from slidepack.engine.memory_full_need import end_sizes, full_need, unit_bytes
+from slidepack.engine.memory_full_need import end_sizes, engine_for, full_need, unit_bytes
 from slidepack.engine.memory_parts import DEVICE_CONTEXT_BYTES, MemoryNeed, usable_bytes
 from slidepack.engine.shape import ModelShape
 
@@ -17,7 +17,7 @@ __all__ = ["SlidePlan", "plan_slide", "resident_layers"]
 _SLOTS: Final = ((5, 4), (4, 3), (3, 2), (2, 2), (2, 1))
 """Slots of weights and of gradients, best first: the first gives both directions of the link two
 layers of slack, the last still overlaps a layer's copy with another's pass."""
-_HOST_GRAD_SLOTS: Final = 8
+_HOST_GRAD_SLOTS: Final = 5
 _HOST_GRAD_BYTES: Final = 4_000_000_000
 """Most RAM for gradients on their way to the CPU."""
 _ROWS_SHARE: Final = 1 / 10
@@ -65,7 +65,7 @@ def plan_slide(options: SlideOptions, shape: ModelShape, cap_bytes: int | None) 
             weight_slots=weight_slots,
             grad_slots=grad_slots,
             host_grad_slots=host_slots,
-            engine=options.optimizer,
+            engine=engine_for(options.optimizer, options.moments),
             rows=rows,
             moments=options.moments,
             max_tokens=options.batch * options.seq,

@@ -11,7 +11,7 @@ import torch
 from slidepack.engine.sliding.cpu_adamw import cpu_adamw
 from slidepack.engine.sliding.cpu_engine import CpuEngine
 from slidepack.engine.sliding.gpu_engine import GpuEngine
-from slidepack.engine.sliding.optimizer import EngineName
+from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams

@@ -25,7 +25,7 @@ from slidepack.engine.bench_slide.shapes import shape_named
 from slidepack.engine.bench_slide.steps import WARM_UP_STEPS, Timing
 from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.sliding.optimizer import EngineName
+from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.state import StateFormat
 
 __all__ = ["bench_slide"]
@@ -169,8 +169,6 @@ def _report(
             **msgspec.to_builtins(plan.full),
             "micro_tokens": plan.micro_tokens,
             "cpu_share": sliding.cpu_share,
-            "settling_steps": sliding.settling_steps,
-            "share_changes": sliding.share_changes,
             "engines": sliding.engines,
             "reasons": list(plan.reasons),
         },

@@ -1,9 +1,10 @@
 """Puts a full fine-tuning together: memory, streams, engines and the walk, as a plan says."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +17,16 @@ from slidepack.engine.sliding.cpu_engine import CpuEngine
 from slidepack.engine.sliding.ends import TrainedEnds
 from slidepack.engine.sliding.full_driver import FullDriver, Window
 from slidepack.engine.sliding.gpu_engine import GpuEngine
-from slidepack.engine.sliding.optimizer import AsyncOptimizer, EngineName, SharedUnit
+from slidepack.engine.sliding.optimizer import AsyncOptimizer, SharedUnit
 from slidepack.engine.sliding.resident_weights import ResidentWeights
 from slidepack.engine.sliding.rows import DeviceRows, HostRows, Rows
+from slidepack.engine.sliding.sharing import (
+    BalancedSharing,
+    EngineName,
+    FixedSharing,
+    Sharing,
+    assign,
+)
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.state import TrainState
@@ -27,7 +35,12 @@ from slidepack.engine.sliding.updates import Updates
 from slidepack.engine.sliding.weight_ring import WeightRing, Weights
 from slidepack.kernels import ADAMW_BLOCK
 
-__all__ = ["FullSetup", "FullTrainer", "assign", "build_full"]
+__all__ = ["CPU_SHARES", "FullSetup", "FullTrainer", "build_full"]
+
+CPU_SHARES: Final[Mapping[str, float | None]] = MappingProxyType(
+    {"cpu": 1.0, "gpu": 0.0, "auto": None}
+)
+"""`FullSetup.cpu_share` of each engine that a plan may name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +54,9 @@ class FullSetup:
     grad_slots: int
     host_grad_slots: int
     """Gradients that may wait for the CPU's optimizer."""
-    cpu_share: float
-    """Share of the layers that the CPU's optimizer updates: 0 none, 1 all, the ends too."""
+    cpu_share: float | None
+    """Share of the layers that the CPU's optimizer updates: 0 none, 1 all, the ends too. None
+    leaves each layer to the engine that will be done with it first."""
     rows: Literal["device", "host"]
     max_tokens: int
     """Most tokens of a step."""
@@ -77,21 +91,6 @@ class FullTrainer:
             slab.close()
 
 
-def assign(layers: int, units: int, cpu_share: float) -> tuple[EngineName, ...]:
-    """Spread the CPU's share of the layers evenly; the ends are the CPU's where all is.
-
-    Where both engines run, the CPU takes half of the embedding beside its layers (`SharedUnit`).
-    """
-    names: list[EngineName] = []
-    done = 0
-    for layer in range(layers):
-        wanted = round((layer + 1) * cpu_share)
-        names.append("cpu" if wanted > done else "gpu")
-        done = max(done, wanted)
-    last: EngineName = "cpu" if cpu_share >= 1.0 else "gpu"
-    return (*names, *([last] * (units - layers)))
-
-
 def build_full(
     shape: ModelShape,
     state: TrainState,
@@ -99,6 +98,7 @@ def build_full(
     check_stop: Callable[[], None] = lambda: None,
     *,
     timed: bool = False,
+    sharing: Sharing | None = None,
 ) -> FullTrainer:
     """Allocate everything but the state, start the engines, and return the trainer.
 
@@ -108,21 +108,30 @@ def build_full(
         setup: how the machine is used.
         check_stop: called where an evaluation can be abandoned.
         timed: keep the lanes' spans, for a benchmark.
+        sharing: chooses the engine of each update, instead of what `setup` says.
     """
     device, form = setup.device, state.form
     streams, updates = Streams.of(device, timed=timed), Updates(len(state.units))
-    assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
+    assignment = None
+    if setup.cpu_share is not None:
+        assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
     engines: dict[EngineName, CpuEngine | GpuEngine] = {}
     slabs: list[Slab] = []
     cpu_engine, reasons = None, []
-    if "cpu" in assignment:
+    if assignment is None or "cpu" in assignment:
         adamw = cpu_adamw(setup.cache, setup.cpu_threads)
         cpu_engine = CpuEngine(state, updates, adamw)
         engines["cpu"] = cpu_engine
-        reasons.append(f"{assignment.count('cpu')} units on the CPU ({adamw.reason})")
-    if "gpu" in assignment:
+        reasons.append(f"the CPU ({adamw.reason})")
+    if assignment is None or "gpu" in assignment:
         engines["gpu"] = GpuEngine(state, updates, streams, device)
-        reasons.append(f"{assignment.count('gpu')} units on the card")
+        reasons.append("the card")
+    if sharing is None:
+        sharing = (
+            BalancedSharing(engines, shape.num_layers)
+            if assignment is None
+            else FixedSharing(assignment)
+        )
 
     def slab(num_bytes: int) -> Slab:
         slabs.append(Slab(num_bytes, pin=device.type == "cuda"))
@@ -135,8 +144,9 @@ def build_full(
     host_slots, waiting = None, None
     if setup.clip:
         waiting = _carve(slab(sum(Slab.padded(size) for size in sizes)), sizes)
-    elif "cpu" in assignment:
-        largest = max(size for size, name in zip(sizes, assignment, strict=True) if name == "cpu")
+    elif "cpu" in engines:
+        # Beside the card's engine it gets layers; the ends' gradients are the largest by far.
+        largest = max(sizes[: shape.num_layers] if len(engines) == 2 else sizes)
         room = slab(setup.host_grad_slots * Slab.padded(largest))
         host_slots = SlotPool(_carve(room, [largest] * setup.host_grad_slots), updates.check)
     shared = None
@@ -152,7 +162,7 @@ def build_full(
         updates=updates,
         streams=streams,
         engines=engines,
-        assignment=assignment,
+        sharing=sharing,
         host_slots=host_slots,
         waiting=waiting,
         shared=shared,
@@ -185,7 +195,7 @@ def build_full(
         optimizer,
         streams,
         cpu_engine,
-        "; ".join(reasons),
+        " and ".join(reasons),
         (*slabs, *row_slabs),
     )
 
@@ -205,8 +215,8 @@ def _weights(
             flats = [flat.to(device) for flat in flats]
 
         def on_host(layer: int) -> Tensor | None:
-            copied = device.type != "cpu" and optimizer.assignment[layer] == "cpu"
-            return state.weights(layer) if copied else None
+            source = state.weights(layer)[optimizer.on_host(layer)]
+            return source if device.type != "cpu" and source.numel() else None
 
         return ResidentWeights(flats, streams.compute, updates.await_unit, on_host)
     return WeightRing(

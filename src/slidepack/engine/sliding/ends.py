@@ -47,7 +47,7 @@ class TrainedEnds:
         self._optimizer = optimizer
         self._units = tuple(range(shape.num_layers, len(state.units)))
         self._on_card = device.type != "cpu"
-        self._stale = dict.fromkeys(self._units, slice(0, 0))
+        self._changed: set[int] = set()
         self._weights = {
             unit: state.weights(unit).to(device, copy=True)
             if self._on_card
@@ -88,7 +88,7 @@ class TrainedEnds:
         compute, h2d = self._streams.compute, self._streams.h2d
         for unit in self._units:
             compute.wait(self._updates.await_unit(unit))
-            part = self._stale[unit]
+            part = self._optimizer.on_host(unit) if unit in self._changed else slice(0, 0)
             if self._on_card and self._weights[unit][part].numel():
                 # Among the layers' weights: in a lane of its own it would share the link with them.
                 h2d.wait(compute.mark())
@@ -96,7 +96,7 @@ class TrainedEnds:
                     source = self._state.weights(unit)[part]
                     self._weights[unit][part].copy_(source, non_blocking=True)
                 compute.wait(h2d.mark())
-            self._stale[unit] = slice(0, 0)
+        self._changed.clear()
 
     def begin_grads(self) -> None:
         """Zero the gradients, once nothing reads the last step's."""
@@ -139,7 +139,7 @@ class TrainedEnds:
     def _submit(self, unit: int, priority: int, settings: StepSettings) -> Tensor:
         grad = self._grads[unit]
         square = squared_norm(grad).double()
-        self._stale[unit] = self._optimizer.on_host(unit)
+        self._changed.add(unit)
         resident = self._weights[unit] if self._on_card else None
         self._optimizer.submit(
             unit, priority, grad, settings, self._read_until[unit].append, resident

@@ -7,7 +7,7 @@ layer's gradient goes to the optimizer while the layers below are still at work.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ __all__ = ["FullDriver", "StepResult", "Window"]
 
 _GRADIENT: Final = -1
 """Level of the gradient in `Rows`."""
+_ROWS_AHEAD: Final = 2
+"""Passes whose rows are fetched ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +168,8 @@ class FullDriver:
             weights = layer_over(flat, shape)
             for micro, batch in enumerate(batches):
                 x = rows.get((layer, micro))
-                if micro + 1 < len(batches):
-                    rows.prefetch((layer, micro + 1))
-                elif micro > 0:
-                    rows.prefetch((layer + 1, 0))
+                for step, ahead in _ahead(micro, len(batches)):
+                    rows.prefetch((layer + step, ahead))
                 y = self._layer(layer, x, weights, batch)
                 if keep:
                     rows.rest((layer, micro))
@@ -200,6 +200,9 @@ class FullDriver:
         losses = []
         for micro, batch in enumerate(batches):
             x = rows.get((shape.num_layers, micro))
+            for step, ahead in _ahead(micro, len(batches)):
+                if step == 0:
+                    rows.prefetch((shape.num_layers, ahead))
             leaf = x[batch.predicting].requires_grad_()
             norm = ends.final_norm.detach().requires_grad_()
             with torch.enable_grad():
@@ -243,11 +246,10 @@ class FullDriver:
         for micro, batch in enumerate(batches):
             x = rows.get((layer, micro)).detach().requires_grad_()
             dy = rows.get((_GRADIENT, micro))
-            if micro + 1 < len(batches):
-                rows.prefetch((layer, micro + 1))
-                rows.prefetch((_GRADIENT, micro + 1))
-            elif layer > 0:
-                rows.prefetch((layer - 1, 0))
+            for step, ahead in _ahead(micro, len(batches)):
+                if layer - step >= 0:
+                    rows.prefetch((layer - step, ahead))
+                    rows.prefetch((_GRADIENT, ahead))
             y = self._layer(layer, x, weights, batch)
             torch.autograd.backward(y, dy)
             assert x.grad is not None
@@ -258,10 +260,10 @@ class FullDriver:
                 self._add_up(grad, first=micro == 0, last=micro == len(batches) - 1)
         square = squared_norm(grad).double()
         window.weights.release(layer)
-        window.weights.forget(layer)
         window.optimizer.submit(
             layer, layer, grad, settings, give_back, window.weights.resident(layer)
         )
+        window.weights.forget(layer)
         return square
 
     def _add_up(self, grad: Tensor, *, first: bool, last: bool) -> None:
@@ -294,6 +296,18 @@ class FullDriver:
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
         self.window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
         return True
+
+
+def _ahead(micro: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield (layers further on, micro-batch) of the passes after this one whose rows are there.
+
+    One pass ahead is not enough: its rows may queue behind a layer's weights for as long as a pass.
+    """
+    for ahead in range(micro + 1, micro + 1 + _ROWS_AHEAD):
+        if ahead < count:
+            yield 0, ahead
+        elif ahead - count < micro:
+            yield 1, ahead - count
 
 
 def _leaves(flat: Tensor, grad: Tensor, shape: ModelShape) -> LayerWeights:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ CHUNK_ELEMENTS: Final = 8 << 20
 milliseconds of the link, next to which the launches are free."""
 STAGES: Final = 4
 """Chunks on their way: one in, one worked on, one out, one to spare."""
+_MOST_FETCHING: Final = 2
+"""Chunks that are launched and not yet on the card, so that its copy engine never waits for us."""
 
 
 def stage_bytes(state: TrainState) -> int:
@@ -64,8 +67,6 @@ class _Span:
     elements: int
     begin: torch.cuda.Event | None
     """When its gradient was there and the lane was free for its state."""
-    fetched: torch.cuda.Event | None
-    """When the card has its state, but for the last chunk."""
     end: torch.cuda.Event | None
     """When host memory has its new state."""
 
@@ -84,6 +85,7 @@ class GpuEngine:
         self._stages = [_Stage(state.states[0], device) for _ in range(STAGES)]
         self._next = 0
         self._last_end: torch.cuda.Event | None = None
+        self._fetching: deque[torch.cuda.Event] = deque()
         self.worked = (0.0, 0)
         """Seconds at work and elements done so far, replaced as one. On a card the last unit is
         counted when the next one has been launched."""
@@ -115,16 +117,30 @@ class GpuEngine:
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
-            while (job := self._queue.take()) is not None:
+            while True:
+                self._pace()
+                if before is not None and self._queue.is_empty():
+                    self._await(before)
+                    before = None
+                job = self._queue.take()
+                if job is None:
+                    return
                 span = self._launch(job)
                 if before is not None:
                     self._await(before)
-                # A chunk ahead of the card and no more, so that a more urgent unit can overtake.
-                if span.fetched is not None:
-                    span.fetched.synchronize()
                 before = span
         except BaseException as error:  # noqa: BLE001 - handed to the walk, which raises it
             self._updates.fail(error)
+
+    def _pace(self) -> None:
+        """Wait until the card fetches no more than one chunk.
+
+        A copy engine goes on with a stream as long as that has copies to do, whatever waits in
+        streams of a higher priority; and what has been launched cannot be overtaken by a more
+        urgent unit.
+        """
+        while len(self._fetching) >= _MOST_FETCHING:
+            self._fetching.popleft().synchronize()
 
     def _await(self, span: _Span) -> None:
         """Wait for a unit, and count it."""
@@ -149,16 +165,15 @@ class GpuEngine:
         begun = time.perf_counter()
         begin = _now(streams.update_h2d)
         elements = job.grad.numel()
-        fetched = None
         for start in range(0, elements, CHUNK_ELEMENTS):
-            fetched = streams.update_h2d.mark()
+            self._pace()
             self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
         job.consumed(streams.update.mark())
         done = _now(streams.update_d2h)
         if done is None:
             self._count(time.perf_counter() - begun, elements)
         self._updates.finish(job.unit, done)
-        return _Span(elements, begin, fetched, done)
+        return _Span(elements, begin, done)
 
     def _chunk(self, job: Job, start: int, stop: int) -> None:
         streams, settings = self._streams, job.settings
@@ -172,7 +187,10 @@ class GpuEngine:
             _copy_state(host, here)
             if grad.device != self._device:
                 grad = stage.grad_room(grad).copy_(grad, non_blocking=True)
-        streams.update.wait(streams.update_h2d.mark())
+        fetched = streams.update_h2d.mark()
+        if fetched is not None:
+            self._fetching.append(fetched)
+        streams.update.wait(fetched)
         with streams.update.on():
             adamw(
                 grad,

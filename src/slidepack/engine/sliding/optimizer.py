@@ -9,20 +9,19 @@ bytes a parameter.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.sliding.cpu_engine import CpuEngine
 from slidepack.engine.sliding.gpu_engine import GpuEngine
+from slidepack.engine.sliding.sharing import EngineName, Sharing
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import Job, StepSettings, Updates
 
-__all__ = ["AsyncOptimizer", "EngineName", "SharedUnit"]
+__all__ = ["AsyncOptimizer", "SharedUnit"]
 
-EngineName = Literal["cpu", "gpu"]
 Consumed = Callable[[torch.cuda.Event | None], None]
 
 
@@ -46,7 +45,7 @@ class AsyncOptimizer:
         updates: Updates,
         streams: Streams,
         engines: dict[EngineName, CpuEngine | GpuEngine],
-        assignment: Sequence[EngineName],
+        sharing: Sharing,
         host_slots: SlotPool | None,
         waiting: Sequence[Tensor] | None,
         shared: SharedUnit | None = None,
@@ -56,8 +55,8 @@ class AsyncOptimizer:
         Args:
             updates: shared with the engines.
             streams: of the run.
-            engines: those that the assignment names.
-            assignment: engine of each unit.
+            engines: those that run.
+            sharing: chooses among them.
             host_slots: room for gradients on their way to the CPU, of the largest unit there.
             waiting: with clipping, room in host memory for every unit's gradient; else None.
             shared: a unit that both engines update, each its part.
@@ -65,11 +64,12 @@ class AsyncOptimizer:
         self._updates = updates
         self._streams = streams
         self._engines = engines
-        self._assignment = list(assignment)
+        self._sharing = sharing
         self._host_slots = host_slots
         self._waiting = waiting
         self._shared = shared
         self._held: list[Job] = []
+        self._on_host: dict[int, slice] = {}
         self._rehearsing = False
 
     def submit(
@@ -99,47 +99,41 @@ class AsyncOptimizer:
             consumed(landed)
             return
         job = Job(priority, unit, grad, landed, settings, consumed, resident)
-        pieces = self._pieces(job)
-        self._updates.begin(unit, len(pieces))
+        self._updates.begin(unit, 2 if self._is_shared(unit) else 1)
         if self._waiting is not None:
             self._held.append(self._landing(job, self._waiting[unit], _nothing))
             return
-        for piece, engine in pieces:
+        for piece, engine in self._pieces(job):
             if engine == "gpu":
                 self._engines["gpu"].put(piece)
-            elif self._shared is not None and unit == self._shared.unit:
+            elif self._shared is not None and self._is_shared(unit):
                 self._engines["cpu"].put(self._landing(piece, self._shared.room, _nothing))
             else:
                 assert self._host_slots is not None
                 room, give_back = self._host_slots.acquire(self._streams.d2h)
                 self._engines["cpu"].put(self._landing(piece, room, give_back))
 
-    @property
-    def shared_elements(self) -> int:
-        """Elements of the ends that the CPU updates although the card has them."""
-        return 0 if self._shared is None else self._shared.cut
+    def _is_shared(self, unit: int) -> bool:
+        return self._shared is not None and unit == self._shared.unit
 
     def on_host(self, unit: int) -> slice:
-        """Return the elements of a unit that the CPU updates: the card's copy of them is old."""
-        if self._shared is not None and unit == self._shared.unit:
-            return slice(0, self._shared.cut)
-        return slice(None) if self._assignment[unit] == "cpu" else slice(0, 0)
+        """Return the elements of a unit that the CPU updated last: the card has old ones."""
+        return self._on_host.get(unit, slice(0, 0))
 
     def _pieces(self, job: Job) -> list[tuple[Job, EngineName]]:
-        if self._shared is None or job.unit != self._shared.unit:
-            return [(job, self._assignment[job.unit])]
-        cut = self._shared.cut
+        shared = self._shared
+        if shared is None or not self._is_shared(job.unit):
+            name = self._sharing.pick(job.unit, job.grad.numel())
+            self._on_host[job.unit] = slice(None) if name == "cpu" else slice(0, 0)
+            return [(job, name)]
+        cut, end = shared.cut, job.grad.numel()
+        self._sharing.book("cpu", cut)
+        self._sharing.book("gpu", end - cut)
+        self._on_host[job.unit] = slice(0, cut)
+        head, tail = _part(job.resident, 0, cut), _part(job.resident, cut, end)
         return [
-            (replace(job, grad=job.grad[:cut], resident=_part(job.resident, 0, cut)), "cpu"),
-            (
-                replace(
-                    job,
-                    grad=job.grad[cut:],
-                    resident=_part(job.resident, cut, job.grad.numel()),
-                    start=cut,
-                ),
-                "gpu",
-            ),
+            (replace(job, grad=job.grad[:cut], resident=head), "cpu"),
+            (replace(job, grad=job.grad[cut:], resident=tail, start=cut), "gpu"),
         ]
 
     @property
@@ -157,25 +151,9 @@ class AsyncOptimizer:
             self._rehearsing = False
 
     @property
-    def assignment(self) -> tuple[EngineName, ...]:
-        """Engine of each unit."""
-        return tuple(self._assignment)
-
-    @property
     def engines(self) -> Mapping[EngineName, CpuEngine | GpuEngine]:
         """The engines that run."""
         return self._engines
-
-    def reassign(self, assignment: Sequence[EngineName]) -> None:
-        """Change the engines of units, between two steps; both give the same bits.
-
-        Raises:
-            ValueError: it names an engine that does not run.
-        """
-        unknown = set(assignment) - set(self._engines)
-        if unknown or len(assignment) != len(self._assignment):
-            raise ValueError(f"{len(assignment)} units on {sorted(unknown) or 'engines that run'}")
-        self._assignment[:] = assignment
 
     def release(self, clip: Tensor) -> None:
         """Start the updates that waited for the clip factor, a scalar on the CPU."""

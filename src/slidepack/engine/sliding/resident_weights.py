@@ -26,14 +26,14 @@ class ResidentWeights:
             flats: each layer's weights.
             compute: the lane that reads them.
             await_unit: waits for a layer's update.
-            on_host: returns the host's copy of a layer that the CPU is about to update for a card;
-                None where the weights here are renewed in place. Asked again for each update.
+            on_host: returns the host's copy of a layer that the CPU updated last for a card; None
+                where the weights here were renewed in place. Asked once an update is done.
         """
         self.flats = tuple(flats)
         self._compute = compute
         self._await_unit = await_unit
         self._on_host = on_host
-        self._stale: dict[int, Tensor] = {}
+        self._changed: set[int] = set()
 
     def prefetch(self, layer: int) -> None:
         """Do nothing: the layer is there."""
@@ -41,7 +41,8 @@ class ResidentWeights:
     def acquire(self, layer: int) -> Tensor:
         """Return a layer's weights, once their update is done."""
         self._compute.wait(self._await_unit(layer))
-        source = self._stale.pop(layer, None)
+        source = self._on_host(layer) if layer in self._changed else None
+        self._changed.discard(layer)
         if source is not None:
             with self._compute.on():
                 self.flats[layer].copy_(source, non_blocking=True)
@@ -51,10 +52,8 @@ class ResidentWeights:
         """Do nothing: the layer stays."""
 
     def forget(self, layer: int) -> None:
-        """Note who changes the layer."""
-        source = self._on_host(layer)
-        if source is not None:
-            self._stale[layer] = source
+        """Note that the layer changes."""
+        self._changed.add(layer)
 
     def resident(self, layer: int) -> Tensor | None:
         """Return what the card's engine renews: nothing where the master itself is read."""

@@ -154,6 +154,11 @@ class UpdateQueue:
             self._jobs.remove(job)
             return job
 
+    def is_empty(self) -> bool:
+        """Return whether `take` would wait."""
+        with self._changed:
+            return not self._jobs and not self._closed
+
     def close(self) -> None:
         """Let the thread end, whatever waits."""
         with self._changed:

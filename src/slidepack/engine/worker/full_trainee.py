@@ -19,8 +19,7 @@ from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.shape import ModelShape, read_shape
-from slidepack.engine.sliding.auto_share import START_SHARE, AutoShare
-from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
+from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
 from slidepack.engine.sliding.sliding_layers import SlidingLayers
@@ -74,7 +73,6 @@ class FullTrainee:
         self._tighter = tighter
         self._warn = warn
         self._built: FullTrainer | None = None
-        self._share: AutoShare | None = None
         self._changed = False
 
     @property
@@ -82,9 +80,6 @@ class FullTrainee:
         """Built when a pass first needs it: weights on the card are copies of the state then."""
         if self._built is None:
             self._built = self._rehearsed()
-            optimizer = self._built.optimizer
-            if set(optimizer.engines) == {"cpu", "gpu"}:
-                self._share = AutoShare(optimizer, optimizer.engines, self.shape)
         return self._built
 
     def _rehearsed(self) -> FullTrainer:
@@ -132,14 +127,13 @@ class FullTrainee:
     def _build(self) -> FullTrainer:
         plan, full = self._plan, self._plan.full
         assert full is not None
-        share = {"cpu": 1.0, "gpu": 0.0, "auto": START_SHARE}[full.engine]
         setup = FullSetup(
             device=self.device,
             weights=full.weights,
             weight_slots=full.weight_slots,
             grad_slots=full.grad_slots,
             host_grad_slots=full.host_grad_slots,
-            cpu_share=share,
+            cpu_share=CPU_SHARES[full.engine],
             rows=full.rows,
             max_tokens=full.max_tokens,
             max_micro_tokens=max(plan.micro_batch_tokens, full.longest_row),
@@ -162,8 +156,6 @@ class FullTrainee:
         optim = self._optim
         settings = self._settings(step, total_steps)
         result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
-        if self._share is not None:
-            self._share.after_step()
         self._changed |= (
             result.applied and result.grad_norm > 0.0 and float(settings.scalars_host[1]) > 0.0
         )
