@@ -113,7 +113,7 @@ def build_full(
     device, form = setup.device, state.form
     streams, updates = Streams.of(device, timed=timed), Updates(len(state.units))
     assignment = None
-    if setup.cpu_share is not None:
+    if setup.cpu_share is not None and sharing is None:
         assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
     engines: dict[EngineName, CpuEngine | GpuEngine] = {}
     slabs: list[Slab] = []
