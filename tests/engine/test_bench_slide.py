@@ -21,7 +21,7 @@ from slidepack.engine.bench_slide.shapes import SHAPES, TINY
 from slidepack.engine.bench_slide.steps import random_batches, time_steps
 from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.sliding.driver import LossSum
+from slidepack.engine.model.loss import LossSum
 from slidepack.engine.sliding.full_driver import StepResult
 from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.state import StateFormat

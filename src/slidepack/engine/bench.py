@@ -18,12 +18,9 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.lora.optimizer import optimizer_step
-from slidepack.engine.model.batch import pack_rows
+from slidepack.engine.lora.pack import LaneStep, Pack
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import random_decoder
-from slidepack.engine.sliding.driver import Driver
 from slidepack.engine.tune.run import bench_tune
 
 __all__ = ["SHAPES", "bench_lora", "main"]
@@ -42,11 +39,10 @@ def bench_lora(
     on_gpu = place.type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     decoder = random_decoder(shape, place, dtype, seed=0)
-    arena = LoraArena(shape, LoraMethod(rank=rank), place)
-    arena.initialise(0)
     policies: tuple[ActivationPolicy, ...] = tuple("keep" for _ in range(shape.num_layers))
     choice = layer_attention(shape, place, dtype)
-    driver = Driver(decoder, arena, choice, policies)
+    pack = Pack(decoder, choice, policies, batch * seq)
+    pack.join("lane", LoraMethod(rank=rank), seed=0)
     generator = torch.Generator().manual_seed(0)
     rows = [
         EncodedRow(
@@ -56,12 +52,11 @@ def bench_lora(
         )
         for line in range(batch)
     ]
-    batches = [pack_rows(rows, shape, place, dtype)]
     seconds = []
     for step in range(steps + 3):
+        work = LaneStep(rows=rows, optim=OptimSpec(), step=step, total_steps=steps + 3, seed=0)
         begun = time.perf_counter()
-        driver.train_step(batches, (0, step))
-        optimizer_step(arena, OptimSpec(), step, steps + 3)
+        pack.step({"lane": work})
         if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)

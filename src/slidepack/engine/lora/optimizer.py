@@ -3,10 +3,13 @@
 import math
 
 import torch
+from torch import Tensor
 
 from slidepack.engine.contract.job import OptimSpec
 from slidepack.engine.lora.arena import LoraArena
-from slidepack.kernels import adamw_ref
+from slidepack.kernels import adamw, adamw_ref, adamw_scalars
+
+__all__ = ["gradient_norm", "learning_rate", "optimizer_step", "warmup_steps"]
 
 
 def learning_rate(spec: OptimSpec, step: int, total_steps: int) -> float:
@@ -37,35 +40,58 @@ def warmup_steps(spec: OptimSpec, total_steps: int) -> int:
 
 
 @torch.no_grad()
-def optimizer_step(arena: LoraArena, spec: OptimSpec, step: int, total_steps: int) -> float:
-    """Clip, step and clear the gradient.
+def gradient_norm(arena: LoraArena) -> Tensor:
+    """Return the norm of a lane's gradient, a scalar on its device."""
+    norm: Tensor = torch.linalg.vector_norm(arena.grads)
+    return norm
+
+
+@torch.no_grad()
+def optimizer_step(
+    arena: LoraArena, spec: OptimSpec, step: int, total_steps: int, norm: float
+) -> None:
+    """Clip and step.
 
     Args:
         arena: the lane; its gradient is that of the step's mean loss.
         spec: AdamW's settings.
         step: steps done before this one, from 0.
         total_steps: steps of the whole run, for the schedule.
-
-    Returns:
-        The gradient norm before clipping. Where it is not finite, nothing was changed but the
-        gradient, which is cleared.
+        norm: of the gradient. Where it is not finite, nothing is changed.
     """
-    norm = float(torch.linalg.vector_norm(arena.grads))
-    if math.isfinite(norm):
-        if spec.clip_norm > 0.0:
-            # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
-            arena.grads.mul_(min(1.0, spec.clip_norm / (norm + 1e-6)))
+    if not math.isfinite(norm):
+        return
+    # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
+    clip = min(1.0, spec.clip_norm / (norm + 1e-6)) if spec.clip_norm > 0.0 else 1.0
+    lr = learning_rate(spec, step, total_steps)
+    state = arena.state
+    if state.remainder is None:
         adamw_ref(
-            arena.params,
-            arena.grads,
-            arena.exp_avg,
-            arena.exp_avg_sq,
+            state.master,
+            arena.grads * clip,
+            state.exp_avg,
+            state.exp_avg_sq,
             step=step + 1,
-            lr=learning_rate(spec, step, total_steps),
+            lr=lr,
             beta1=spec.beta1,
             beta2=spec.beta2,
             eps=spec.eps,
             weight_decay=spec.weight_decay,
         )
-    arena.grads.zero_()
-    return norm
+        return
+    scalars = adamw_scalars(
+        torch.tensor(step + 1),
+        torch.tensor(clip),
+        lr=lr,
+        beta1=spec.beta1,
+        beta2=spec.beta2,
+        weight_decay=spec.weight_decay,
+    )
+    adamw(
+        arena.grads,
+        state,
+        scalars.to(arena.pool.device),
+        beta1=spec.beta1,
+        beta2=spec.beta2,
+        eps=spec.eps,
+    )

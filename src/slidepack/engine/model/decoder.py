@@ -15,14 +15,15 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class LayerAdapter(Protocol):
-    """What a LoRA lane adds to a layer's linears."""
+    """What LoRA lanes add to a layer's linears."""
 
-    def delta(self, x: Tensor, target: str) -> Tensor | None:
-        """Return what the adapter adds to the output of a linear, or None where it adds nothing.
+    def linear(self, x: Tensor, weight: Tensor, group: str) -> Tensor:
+        """Return x · weightᵀ and what the adapters add to it.
 
         Args:
             x: [T, in], the linear's input.
-            target: PEFT's name of the linear, e.g. `q_proj`.
+            weight: [out, in], without its bias.
+            group: which linears it holds side by side: `qkv`, `o`, `gate_up` or `down`.
         """
 
 
@@ -44,7 +45,7 @@ def decoder_layer(
         shape: sizes, and which parts the family has.
         table: cos and sin of the positions, each [T, H], of the layer's kind.
         attend: causal attention with the layer's window, scale and soft cap; given rotated q and k.
-        adapter: the LoRA lane, or None for the bare base.
+        adapter: the LoRA lanes, or None for the bare base.
     """
     x_TD = x_TD + _attention_block(x_TD, weights, shape, table, attend, adapter)
     return x_TD + _feed_forward_block(x_TD, weights, shape, adapter)
@@ -59,14 +60,14 @@ def _attention_block(
     adapter: LayerAdapter | None,
 ) -> Tensor:
     normed = _norm(x_TD, weights.input_norm, shape)
-    fused = torch.nn.functional.linear(normed, weights.qkv, weights.qkv_bias)
+    fused = _linear(normed, weights.qkv, "qkv", adapter, weights.qkv_bias)
     q, k, v = torch.split(fused, [shape.q_width, shape.kv_width, shape.kv_width], dim=-1)
-    q = _added(q, adapter, normed, "q_proj").view(-1, shape.num_heads, shape.head_dim)
-    k = _added(k, adapter, normed, "k_proj").view(-1, shape.num_kv_heads, shape.head_dim)
-    v = _added(v, adapter, normed, "v_proj").view(-1, shape.num_kv_heads, shape.head_dim)
+    q = q.view(-1, shape.num_heads, shape.head_dim)
+    k = k.view(-1, shape.num_kv_heads, shape.head_dim)
+    v = v.view(-1, shape.num_kv_heads, shape.head_dim)
     q, k = rope(_head_norm(q, weights.q_norm, shape), _head_norm(k, weights.k_norm, shape), *table)
     mixed = attend(q, k, v).flatten(-2)
-    out = _added(torch.nn.functional.linear(mixed, weights.o), adapter, mixed, "o_proj")
+    out = _linear(mixed, weights.o, "o", adapter)
     # With four norms a layer this one belongs here; with two, to the feed-forward's input.
     return _norm(out, weights.post_norm, shape) if shape.sandwich_norms else out
 
@@ -76,12 +77,9 @@ def _feed_forward_block(
 ) -> Tensor:
     before = weights.post_norm if weights.pre_ffn_norm is None else weights.pre_ffn_norm
     normed = _norm(x_TD, before, shape)
-    fused = torch.nn.functional.linear(normed, weights.gate_up)
-    gate, up = torch.split(fused, shape.ffn, dim=-1)
-    gate = _added(gate, adapter, normed, "gate_proj")
-    up = _added(up, adapter, normed, "up_proj")
+    gate, up = torch.split(_linear(normed, weights.gate_up, "gate_up", adapter), shape.ffn, dim=-1)
     inner = gated(gate, up, shape.activation)
-    out = _added(torch.nn.functional.linear(inner, weights.down), adapter, inner, "down_proj")
+    out = _linear(inner, weights.down, "down", adapter)
     return out if weights.post_ffn_norm is None else _norm(out, weights.post_ffn_norm, shape)
 
 
@@ -96,6 +94,10 @@ def _head_norm(x_TNH: Tensor, weight_H: Tensor | None, shape: ModelShape) -> Ten
     return _norm(x_TNH.reshape(-1, shape.head_dim), weight_H, shape).view(x_TNH.shape)
 
 
-def _added(base: Tensor, adapter: LayerAdapter | None, x: Tensor, target: str) -> Tensor:
-    delta = adapter.delta(x, target) if adapter is not None else None
-    return base if delta is None else base + delta
+def _linear(
+    x: Tensor, weight: Tensor, group: str, adapter: LayerAdapter | None, bias: Tensor | None = None
+) -> Tensor:
+    if adapter is None:
+        return torch.nn.functional.linear(x, weight, bias)
+    y = adapter.linear(x, weight, group)
+    return y if bias is None else y + bias

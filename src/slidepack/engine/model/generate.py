@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.lora.arena import LaneLayer, LoraArena
+from slidepack.engine.lora.lanes import LaneAdapters, LanePass
 from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.decoder import AttentionFunction, decoder_layer
 from slidepack.engine.model.ends import embed, final_hidden, head_logits
@@ -77,7 +77,7 @@ def _attend_cached(
 @torch.no_grad()
 def generate_greedy(
     decoder: Decoder,
-    arena: LoraArena | None,
+    lane: LaneAdapters | None,
     choices: LayerAttention,
     prompts: Sequence[Sequence[int]],
     *,
@@ -89,7 +89,7 @@ def generate_greedy(
 
     Args:
         decoder: the base model.
-        arena: the lane, or None for the bare base.
+        lane: a single lane, or None for the bare base.
         choices: what each layer's attention computes; its path is the prompt pass's.
         prompts: token ids, each non-empty.
         max_new_tokens: bound of each answer.
@@ -100,7 +100,9 @@ def generate_greedy(
         The new ids of each prompt.
     """
     cache = _Cache(decoder, prompts, max_new_tokens)
-    logits = _prompt_pass(decoder, arena, choices, prompts, cache)
+    logits = _prompt_pass(decoder, lane, choices, prompts, cache)
+    # The same number of tokens in each pass from here on.
+    one_each = _passing(lane, len(prompts))
     answers: list[list[int]] = [[] for _ in prompts]
     open_answers = set(range(len(prompts)))
     for remaining in reversed(range(max_new_tokens)):
@@ -115,13 +117,18 @@ def generate_greedy(
                 answers[index].append(token)
         if not open_answers or not remaining:
             break
-        logits = _token_pass(decoder, arena, choices, chosen, cache)
+        logits = _token_pass(decoder, one_each, choices, chosen, cache)
     return answers
+
+
+def _passing(lane: LaneAdapters | None, tokens: int) -> LanePass | None:
+    """Return the lane in a row that is all its own."""
+    return None if lane is None else lane.lane_pass((0, tokens, tokens))
 
 
 def _prompt_pass(
     decoder: Decoder,
-    arena: LoraArena | None,
+    lane: LaneAdapters | None,
     choices: LayerAttention,
     prompts: Sequence[Sequence[int]],
     cache: _Cache,
@@ -138,13 +145,14 @@ def _prompt_pass(
 
         return attend
 
-    x = _walk(decoder, arena, batch.ids, batch.rope, attend_at)
+    passing = _passing(lane, batch.num_tokens)
+    x = _walk(decoder, passing, batch.ids, batch.rope, attend_at)
     return _logits(decoder, x[_last_positions(batch.segments)])
 
 
 def _token_pass(
     decoder: Decoder,
-    arena: LoraArena | None,
+    lane: LanePass | None,
     choices: LayerAttention,
     tokens: Tensor,
     cache: _Cache,
@@ -156,14 +164,14 @@ def _token_pass(
         return lambda q, k, v: cache.attend_one(layer, q, k, v, choice)
 
     rope = rope_tables(decoder.shape, cache.lengths, decoder.dtype)
-    x = _walk(decoder, arena, tokens, rope, attend_at)
+    x = _walk(decoder, lane, tokens, rope, attend_at)
     cache.lengths += 1
     return _logits(decoder, x)
 
 
 def _walk(
     decoder: Decoder,
-    arena: LoraArena | None,
+    lane: LanePass | None,
     ids: Tensor,
     rope: RopeTables,
     attend_at: Callable[[int], AttentionFunction],
@@ -171,9 +179,9 @@ def _walk(
     shape = decoder.shape
     x = embed(decoder.embedding, ids, shape)
     for layer, weights in enumerate(decoder.layers):
-        lane = None if arena is None else LaneLayer(arena, layer, None)
+        adapter = None if lane is None else lane.layer(layer)
         table = rope.of_window(shape.window_of(layer))
-        x = decoder_layer(x, weights, shape, table, attend_at(layer), lane)
+        x = decoder_layer(x, weights, shape, table, attend_at(layer), adapter)
     return x
 
 

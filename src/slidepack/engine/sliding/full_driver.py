@@ -19,8 +19,8 @@ from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, embedding_scale, final_hidden
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import LayerWeights, layer_over
+from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.ends import TrainedEnds
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.rows import Rows

@@ -18,9 +18,9 @@ from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
+from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape, read_shape
 from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, build_full
-from slidepack.engine.sliding.driver import LossSum
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
 from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
@@ -62,7 +62,6 @@ class FullTrainee:
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
-        self.micro_batch_tokens = plan.micro_batch_tokens
         # Without clipping nothing waits for the norm.
         self.applies_bad_steps = optim.clip_norm <= 0.0
         self._base = base
@@ -95,7 +94,6 @@ class FullTrainee:
             if smaller is None:
                 raise
         self._plan = smaller
-        self.micro_batch_tokens = smaller.micro_batch_tokens
         self._warn("GPU-OUT-OF-MEMORY", smaller.reason)
         torch.cuda.empty_cache()
         return self._rehearse()
@@ -119,9 +117,12 @@ class FullTrainee:
         assert full is not None
         ids, counted = (0,) * full.longest_row, (True,) * full.longest_row
         rows = [EncodedRow(0, ids, counted)] * max(1, full.max_tokens // full.longest_row)
+        return self._packed(rows)
+
+    def _packed(self, rows: Sequence[EncodedRow]) -> list[PackedBatch]:
         return [
             pack_rows(group, self.shape, self.device, self.dtype)
-            for group in micro_batches(rows, self.micro_batch_tokens)
+            for group in micro_batches(rows, self._plan.micro_batch_tokens)
         ]
 
     def _build(self) -> FullTrainer:
@@ -150,12 +151,13 @@ class FullTrainee:
         return self._trainer.reason
 
     def train_step(
-        self, batches: Sequence[PackedBatch], step: int, total_steps: int
+        self, rows: Sequence[EncodedRow], step: int, total_steps: int
     ) -> tuple[LossSum, float]:
         """Do one optimizer step; the last updates may still be under way when this returns."""
-        optim = self._optim
+        # Building the trainer may tighten the plan, which decides the micro-batches.
+        driver = self._trainer.driver
         settings = self._settings(step, total_steps)
-        result = self._trainer.driver.train_step(batches, settings, optim.clip_norm)
+        result = driver.train_step(self._packed(rows), settings, self._optim.clip_norm)
         self._changed |= (
             result.applied and result.grad_norm > 0.0 and float(settings.scalars_host[1]) > 0.0
         )
@@ -179,9 +181,10 @@ class FullTrainee:
             eps=optim.eps,
         )
 
-    def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
-        """Return the summed loss of the batches."""
-        return self._trainer.driver.evaluate(batches)
+    def evaluate(self, rows: Sequence[EncodedRow]) -> LossSum:
+        """Return the summed loss of the rows."""
+        driver = self._trainer.driver
+        return driver.evaluate(self._packed(rows))
 
     def answer(
         self,

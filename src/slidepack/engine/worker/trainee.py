@@ -2,27 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.peft import write_peft_folder
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.lora.optimizer import optimizer_step
-from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.lora.pack import LaneStep, Pack
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import load_decoder
+from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.driver import Driver, LossSum
-from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
+from slidepack.engine.worker.lane_file import load_lane, save_lane
 
 __all__ = ["LoraTrainee", "Trainee", "load_lora"]
 
-_TENSORS = "lane.safetensors"
+_LANE: Final = "lane"
 
 
 class Trainee(Protocol):
@@ -34,24 +33,22 @@ class Trainee(Protocol):
     """Of weights and activations in the passes."""
     attention: LayerAttention
     trainable_params: int
-    micro_batch_tokens: int
-    """Most tokens of a micro-batch, unless a single row is longer."""
     applies_bad_steps: bool
     """Whether a step whose gradient is no number changes weights all the same."""
 
     def train_step(
-        self, batches: Sequence[PackedBatch], step: int, total_steps: int
+        self, rows: Sequence[EncodedRow], step: int, total_steps: int
     ) -> tuple[LossSum, float]:
         """Do one optimizer step; return the summed loss and the gradient's norm.
 
         Args:
-            batches: the micro-batches of the step.
+            rows: of the step.
             step: steps done before this one.
             total_steps: of the run.
         """
 
-    def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
-        """Return the summed loss of the batches."""
+    def evaluate(self, rows: Sequence[EncodedRow]) -> LossSum:
+        """Return the summed loss of the rows."""
 
     def answer(
         self,
@@ -92,40 +89,44 @@ class Trainee(Protocol):
 
 
 class LoraTrainee:
-    """One adapter on a frozen base."""
+    """One adapter on a frozen base: a pack of one lane."""
 
     def __init__(
         self,
         decoder: Decoder,
-        arena: LoraArena,
+        method: LoraMethod,
         plan: RunPlan,
         optim: OptimSpec,
         seed: int,
         check_stop: Callable[[], None],
     ) -> None:
-        """Bind base, adapter and plan."""
+        """Make a fresh adapter on a base."""
         self.shape, self.device, self.dtype = decoder.shape, decoder.device, decoder.dtype
         self.attention = layer_attention(decoder.shape, decoder.device, decoder.dtype)
-        self.trainable_params = arena.params.numel()
-        self.micro_batch_tokens = plan.micro_batch_tokens
         self.applies_bad_steps = False
-        self.arena = arena
         self._decoder = decoder
         self._optim = optim
         self._seed = seed
         self._check_stop = check_stop
-        self._driver = Driver(decoder, arena, self.attention, plan.layer_activations, check_stop)
+        self._pack = Pack(
+            decoder, self.attention, plan.layer_activations, plan.micro_batch_tokens, check_stop
+        )
+        self.arena = self._pack.join(_LANE, method, seed)
+        self.trainable_params = self.arena.trainable_params
 
     def train_step(
-        self, batches: Sequence[PackedBatch], step: int, total_steps: int
+        self, rows: Sequence[EncodedRow], step: int, total_steps: int
     ) -> tuple[LossSum, float]:
         """Do one optimizer step."""
-        loss = self._driver.train_step(batches, (self._seed, step))
-        return loss, optimizer_step(self.arena, self._optim, step, total_steps)
+        work = LaneStep(
+            rows=rows, optim=self._optim, step=step, total_steps=total_steps, seed=self._seed
+        )
+        outcome = self._pack.step({_LANE: work})[_LANE]
+        return outcome.loss, outcome.grad_norm
 
-    def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
-        """Return the summed loss of the batches."""
-        return self._driver.evaluate(batches)
+    def evaluate(self, rows: Sequence[EncodedRow]) -> LossSum:
+        """Return the summed loss of the rows."""
+        return self._pack.evaluate({_LANE: rows})[_LANE]
 
     def answer(
         self,
@@ -138,7 +139,7 @@ class LoraTrainee:
         """Continue prompts greedily, with the adapter or without."""
         return generate_greedy(
             self._decoder,
-            self.arena if tuned else None,
+            self._pack.adapters((_LANE,)) if tuned else None,
             self.attention,
             prompts,
             max_new_tokens=max_new_tokens,
@@ -148,26 +149,19 @@ class LoraTrainee:
 
     def save(self, folder: Path) -> str:
         """Write parameters and moments."""
-        tensors = {name: tensor.cpu() for name, tensor in self._tensors().items()}
-        return write_tensors(folder / _TENSORS, tensors)
+        return save_lane(self.arena, folder)
 
     def load(self, folder: Path, digest: str) -> None:
         """Read parameters and moments."""
-        targets = self._tensors()
-        read = {name: torch.empty_like(tensor, device="cpu") for name, tensor in targets.items()}
-        if read_tensors(folder / _TENSORS, read) != digest:
-            raise ValueError(f"{_TENSORS} is damaged (its digest differs)")
-        with torch.no_grad():
-            for name, target in targets.items():
-                target.copy_(read[name])
+        load_lane(self.arena, folder, digest)
 
     def is_finite(self) -> bool:
         """Return whether the adapter is all numbers."""
-        return bool(torch.isfinite(self.arena.params).all())
+        return self.arena.is_finite()
 
     def has_learned(self) -> bool:
         """Return whether any B left zero."""
-        return any(bool(pair.b.any()) for _, _, pair in self.arena.named_pairs())
+        return self.arena.has_learned()
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write a PEFT folder."""
@@ -175,13 +169,6 @@ class LoraTrainee:
 
     def close(self) -> None:
         """Do nothing: everything goes with the last reference."""
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {
-            "params": self.arena.params.detach(),
-            "exp_avg": self.arena.exp_avg,
-            "exp_avg_sq": self.arena.exp_avg_sq,
-        }
 
 
 def load_lora(
@@ -201,6 +188,4 @@ def load_lora(
     """
     dtype = torch.float32 if plan.precision == "fp32" else torch.bfloat16
     decoder = load_decoder(folder, device, dtype, on_layer)
-    arena = LoraArena(decoder.shape, method, device)
-    arena.initialise(seed)
-    return LoraTrainee(decoder, arena, plan, optim, seed, check_stop)
+    return LoraTrainee(decoder, method, plan, optim, seed, check_stop)

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,9 +16,7 @@ from slidepack.engine.contract.events import (
     Warned,
 )
 from slidepack.engine.contract.job import JobSpec
-from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.optimizer import learning_rate
-from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.worker.checkpoint import LaneState, save_checkpoint
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData
@@ -138,7 +135,7 @@ class Trainer:
         rows = self._data.selection
         if not rows:
             return None
-        loss = self._trainee.evaluate(self._packed(rows))
+        loss = self._trainee.evaluate(rows)
         self._events.append(
             Evaluated(
                 at=self._events.now(),
@@ -157,7 +154,7 @@ class Trainer:
         """Measure and report the loss on the rows that selection never saw."""
         if not self._data.test:
             return
-        loss = self._trainee.evaluate(self._packed(self._data.test))
+        loss = self._trainee.evaluate(self._data.test)
         self._events.append(
             Evaluated(
                 at=self._events.now(),
@@ -201,11 +198,10 @@ class Trainer:
     def _train_one(self) -> None:
         begun = time.monotonic()
         rows = rows_of_step(self._spec, self._data.train, self.step)
-        batches = self._packed(rows)
         lr = learning_rate(self._spec.optim, self.step, self.total_steps)
-        loss, norm = self._trainee.train_step(batches, self.step, self.total_steps)
+        loss, norm = self._trainee.train_step(rows, self.step, self.total_steps)
         self.step += 1
-        tokens = sum(batch.num_tokens for batch in batches)
+        tokens = sum(len(row.ids) for row in rows)
         self.tokens += tokens
         self._watch(loss.mean, norm)
         speed = self.clock.add_step(time.monotonic() - begun, tokens)
@@ -223,13 +219,6 @@ class Trainer:
                 eta_seconds=self.clock.eta_seconds(self.total_steps - self.step),
             )
         )
-
-    def _packed(self, rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-        trainee = self._trainee
-        return [
-            pack_rows(group, trainee.shape, trainee.device, trainee.dtype)
-            for group in micro_batches(rows, trainee.micro_batch_tokens)
-        ]
 
     def _watch(self, loss: float, norm: float) -> None:
         """Stop a run whose loss or gradient is not a number for several steps in a row.

@@ -163,7 +163,7 @@ class LoraWeights:
     offsets: Tensor
     """The same on the device, int64 [N]."""
     scales: Tensor
-    """alpha / rank, or alpha / sqrt(rank), of each adapter, fp32 [N] on the device."""
+    """alpha / rank, or alpha / sqrt(rank), of each adapter, [N] on the device, as the gradients."""
 
     def __post_init__(self) -> None:
         """Check what the kernels rely on.

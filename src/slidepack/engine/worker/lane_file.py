@@ -1,0 +1,45 @@
+"""The tensors of a lane in a checkpoint: fp32 master and moments, whatever the pool stores."""
+
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
+
+__all__ = ["load_lane", "save_lane"]
+
+_FILE: Final = "lane.safetensors"
+
+
+def save_lane(arena: LoraArena, folder: Path) -> str:
+    """Write a lane into a checkpoint folder; return the digest of the file.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in _tensors(arena).items()}
+    return write_tensors(folder / _FILE, tensors)
+
+
+def load_lane(arena: LoraArena, folder: Path, digest: str) -> None:
+    """Read a lane of the same shape; nothing is changed where that fails.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, or another lane's.
+    """
+    state = arena.state
+    read = {name: torch.empty_like(t, device="cpu") for name, t in _tensors(arena).items()}
+    if read_tensors(folder / _FILE, read) != digest:
+        raise ValueError(f"{_FILE} is damaged (its digest differs)")
+    arena.set_master(read["master"])
+    state.exp_avg.copy_(read["exp_avg"])
+    state.exp_avg_sq.copy_(read["exp_avg_sq"])
+
+
+def _tensors(arena: LoraArena) -> dict[str, Tensor]:
+    state = arena.state
+    return {"master": arena.master(), "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
