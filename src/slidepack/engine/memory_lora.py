@@ -1,9 +1,12 @@
-"""How much memory and disk a LoRA run needs, and the plan that follows. Torch-free.
+"""How much memory and disk LoRA lanes on one base need, and the plan that follows. Torch-free.
 
-Bytes are counted from the shape: weights at the run's precision, the adapter's fp32 master,
+Bytes are counted from the shape: weights at the run's precision, each adapter's fp32 master,
 gradient and two moments, what a layer saves for its backward pass, and the head's chunk of logits.
+A micro-batch passes both ways before the next one begins, so what is kept follows from its size,
+which the plan chooses.
 """
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from slidepack.engine.contract.errors import SlidepackError
@@ -23,7 +26,7 @@ from slidepack.engine.memory_parts import (
 )
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["lora_precision", "plan_lora"]
+__all__ = ["lora_precision", "plan_lanes", "plan_lora"]
 
 _HEAD_CHUNK_ELEMENTS: Final = 1 << 25
 """Logits that `kernels.linear_cross_entropy` holds at once."""
@@ -31,6 +34,10 @@ _HEAD_BYTES_PER_LOGIT: Final = 8
 """The logit in fp32 and one temporary."""
 _ADAPTER_BYTES_PER_PARAM: Final = 16
 """fp32 master, gradient and two moments."""
+_FEW_TOKENS: Final = 2048
+"""Recomputing costs a third more work; smaller passes than this would cost more than that."""
+_MOST_TOKENS: Final = 16_384
+"""Larger passes are no faster."""
 _CHECKPOINT_BYTES_PER_PARAM: Final = 12
 _RESULT_BYTES_PER_PARAM: Final = 4
 
@@ -56,25 +63,42 @@ def lora_precision(method: LoraMethod, device: str) -> Literal["fp32", "bf16"]:
 
 
 def plan_lora(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPlan, MemoryNeed]:
-    """Decide how a LoRA run uses the machine, or say why it cannot.
-
-    Activations are kept where those of a whole step fit; else each layer is recomputed in the
-    backward pass, of the whole step at once where that fits, and else of one micro-batch at a time.
+    """Decide how a run of one lane uses the machine, or say why it cannot.
 
     Raises:
         SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
-    assert isinstance(spec.method, LoraMethod)
-    precision = lora_precision(spec.method, machine.device)
+    return plan_lanes([spec], shape, machine)
+
+
+def plan_lanes(
+    specs: Sequence[JobSpec], shape: ModelShape, machine: Machine
+) -> tuple[RunPlan, MemoryNeed]:
+    """Decide how lanes over one base use the machine together, or say why they cannot.
+
+    Activations are kept where a pass that is large enough fits with them; else each layer is
+    recomputed in the backward pass.
+
+    Args:
+        specs: of the lanes, at least one, of the same base and precision.
+        shape: of the base.
+        machine: what is free.
+
+    Raises:
+        SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
+    """
+    methods = [spec.method for spec in specs if isinstance(spec.method, LoraMethod)]
+    precision = lora_precision(methods[0], machine.device)
     width_bytes = 4 if precision == "fp32" else 2
     on_cpu = machine.device == "cpu"
-    adapter = shape.lora_params(spec.method.rank, spec.method.targets)
-    longest = min(spec.max_seq_len, shape.max_positions)
-    logits = min(_HEAD_CHUNK_ELEMENTS, spec.batch_size * longest * shape.vocab)
+    adapters = sum(shape.lora_params(method.rank, method.targets) for method in methods)
+    longest = max(min(spec.max_seq_len, shape.max_positions) for spec in specs)
+    step = sum(spec.batch_size * min(spec.max_seq_len, shape.max_positions) for spec in specs)
+    most = max(longest, min(step, _MOST_TOKENS))
     parts = {
         "frozen weights": shape.total_params * width_bytes,
-        "adapter, its gradient and moments": adapter * _ADAPTER_BYTES_PER_PARAM,
-        "logits of a chunk": logits * _HEAD_BYTES_PER_LOGIT,
+        "adapters, their gradients and moments": adapters * _ADAPTER_BYTES_PER_PARAM,
+        "logits of a chunk": min(_HEAD_CHUNK_ELEMENTS, most * shape.vocab) * _HEAD_BYTES_PER_LOGIT,
     }
     parts |= (
         {"process and libraries": HOST_PROCESS_BYTES}
@@ -83,9 +107,9 @@ def plan_lora(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPl
     )
     fixed = sum(parts.values())
     free = machine.ram_available_bytes if on_cpu else machine.device_free_bytes
-    budget = usable_bytes(free)
-    policy, tokens, needed = _fit(spec, shape, width_bytes, budget - fixed, longest)
-    if fixed + needed > budget:
+    policy, tokens = _fit(shape, width_bytes, usable_bytes(free) - fixed, longest, most)
+    needed = tokens * activation_bytes_per_token(shape, policy, width_bytes)
+    if fixed + needed > usable_bytes(free):
         raise too_small(on_cpu, fixed + needed, free)
     parts["activations"] = needed
     host = {
@@ -96,8 +120,8 @@ def plan_lora(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPl
         device={} if on_cpu else parts,
         host=parts if on_cpu else host,
         disk={
-            "checkpoints": adapter * RESULT_COPIES * _CHECKPOINT_BYTES_PER_PARAM,
-            "result": adapter * _RESULT_BYTES_PER_PARAM,
+            "checkpoints": adapters * RESULT_COPIES * _CHECKPOINT_BYTES_PER_PARAM,
+            "result": adapters * _RESULT_BYTES_PER_PARAM,
         },
     )
     if need.host_bytes > usable_bytes(machine.ram_available_bytes):
@@ -114,40 +138,33 @@ def plan_lora(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPl
         predicted_device_bytes=need.device_bytes,
         predicted_host_bytes=need.host_bytes,
         predicted_disk_bytes=need.disk_bytes,
-        reason=_reason(policy, tokens, fixed + needed, free, on_cpu),
+        reason=_reason(policy, tokens, step, fixed + needed, free, on_cpu=on_cpu),
     )
     return plan, need
 
 
 def _fit(
-    spec: JobSpec, shape: ModelShape, width_bytes: int, room: int, longest: int
-) -> tuple[ActivationPolicy, int, int]:
-    """Return policy, micro-batch tokens and activation bytes that fit into `room`, best first."""
-    assert isinstance(spec.method, LoraMethod)
-    dropout = spec.method.dropout > 0.0
-    whole_step = spec.batch_size * longest
-    for policy in ("keep", "recompute"):
-        per_token = activation_bytes_per_token(shape, policy, width_bytes, dropout=dropout)
-        # The layer walk holds every micro-batch of a step, so cutting a step does not save kept
-        # activations; it bounds what one layer's pass holds on top.
-        if per_token * whole_step <= room:
-            return policy, whole_step, per_token * whole_step
-    kept_inputs = shape.hidden * shape.num_layers * width_bytes * whole_step
-    live = (
-        activation_bytes_per_token(shape, "keep", width_bytes, dropout=dropout)
-        * 2
-        // shape.num_layers
-    )
-    tokens = max(longest, (room - kept_inputs) // max(1, live))
-    return "recompute", tokens, kept_inputs + live * tokens
+    shape: ModelShape, width_bytes: int, room: int, longest: int, most: int
+) -> tuple[ActivationPolicy, int]:
+    """Return policy and tokens of a micro-batch that fit into `room`, the best, or the least."""
+    enough = max(longest, min(most, _FEW_TOKENS))
+    choices: tuple[tuple[ActivationPolicy, int], ...] = (("keep", enough), ("recompute", longest))
+    for policy, least in choices:
+        fitting = room // activation_bytes_per_token(shape, policy, width_bytes)
+        if fitting >= least:
+            return policy, min(most, fitting)
+    return "recompute", longest
 
 
-def _reason(policy: ActivationPolicy, tokens: int, needed: int, free: int, on_cpu: bool) -> str:
+def _reason(
+    policy: ActivationPolicy, tokens: int, step: int, needed: int, free: int, *, on_cpu: bool
+) -> str:
     where = "RAM" if on_cpu else "VRAM"
     sizes = f"{needed / GIB:.1f} of {free / GIB:.1f} GiB free {where}"
+    passes = f", at most {tokens} of a step's {step} tokens at a time" if tokens < step else ""
     if policy == "keep":
-        return f"Everything fits ({sizes}), so activations are kept and nothing is recomputed."
+        return f"Activations are kept and nothing is recomputed{passes} ({sizes})."
     return (
-        f"Kept activations would not fit, so each layer is recomputed in the backward pass, "
-        f"{tokens} tokens at a time ({sizes})."
+        f"Kept activations would not fit, so each layer is recomputed in the backward pass{passes} "
+        f"({sizes})."
     )

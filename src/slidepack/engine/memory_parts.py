@@ -90,16 +90,13 @@ def layer_kept_elements(shape: ModelShape) -> int:
 
 
 def activation_bytes_per_token(
-    shape: ModelShape, policy: ActivationPolicy, width_bytes: int, *, dropout: bool = False
+    shape: ModelShape, policy: ActivationPolicy, width_bytes: int
 ) -> int:
     """Return the bytes one token of a micro-batch holds between forward and backward, all layers.
 
-    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input. With
-    dropout, each of the seven linears saves a mask and a dropped copy of its input.
+    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input.
     """
     kept = layer_kept_elements(shape)
-    if dropout:
-        kept += 2 * (5 * shape.hidden + shape.q_width + shape.ffn)
     if policy == "keep":
         return kept * shape.num_layers * width_bytes
     return (shape.hidden * shape.num_layers + 2 * kept) * width_bytes

@@ -14,8 +14,17 @@ class ControlCommand(Frozen, frozen=True, kw_only=True):
     """One command."""
 
     command_id: str
-    kind: Literal["checkpoint", "stop"]
-    """`checkpoint`: write one now and go on. `stop`: write one and leave (as SIGTERM does)."""
+    kind: Literal["checkpoint", "stop", "join", "leave"]
+    """`checkpoint`: write one now and go on. `stop`: write one and leave (as SIGTERM does). In a
+    pack these are for every lane, and a lane may `join` it, or `leave` it with a checkpoint."""
+    lane: str = ""
+    """Who joins or leaves."""
+    folder: str = ""
+    """Run folder of the lane that joins."""
+    priority: int = 0
+    """Of the lane that joins (`LaneRef`)."""
+    reason: str = ""
+    """Why it leaves."""
 
 
 _decoder = msgspec.json.Decoder(ControlCommand)

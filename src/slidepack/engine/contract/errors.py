@@ -62,6 +62,7 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "RUN-NOT-FOUND": ErrorClass(58, 404),
     "RUN-NO-RESULT": ErrorClass(59, 409),
     "RUN-FAILED": ErrorClass(60, 409),
+    "RUN-PACK-MISMATCH": ErrorClass(61, 409),
     "RUN-INTERRUPTED": ErrorClass(130, 409),
     "DAEMON-RUNNING": ErrorClass(70, 409),
     "DAEMON-PORT-IN-USE": ErrorClass(71, 409),

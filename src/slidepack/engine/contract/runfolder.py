@@ -61,15 +61,15 @@ class RunFolder:
 
     def read_spec(self) -> JobSpec:
         """Return the job specification."""
-        return _read(self.spec, JobSpec)
+        return read_struct(self.spec, JobSpec)
 
     def read_plan(self) -> RunPlan:
         """Return the run plan."""
-        return _read(self.plan, RunPlan)
+        return read_struct(self.plan, RunPlan)
 
     def read_identity(self) -> RunIdentity:
         """Return the run's identity."""
-        return _read(self.identity, RunIdentity)
+        return read_struct(self.identity, RunIdentity)
 
     def list_checkpoints(self) -> list[Path]:
         """Return the finished checkpoints, newest first."""
@@ -81,7 +81,12 @@ def finished_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-def _read(path: Path, kind: type[_T]) -> _T:
+def read_struct(path: Path, kind: type[_T]) -> _T:
+    """Return a struct from its JSON file.
+
+    Raises:
+        SlidepackError: RUN-FOLDER-BROKEN.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as error:

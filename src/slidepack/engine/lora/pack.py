@@ -138,6 +138,13 @@ class Pack:
             outcomes[name] = StepOutcome(LossSum(mean * counted[name], counted[name]), norm)
         return outcomes
 
+    def shrink(self, longest: int) -> bool:
+        """Halve the micro-batches, down to the longest row; return whether that was possible."""
+        if self.max_tokens <= longest:
+            return False
+        self.max_tokens = max(longest, self.max_tokens // 2)
+        return True
+
     def evaluate(self, rows: Mapping[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
         """Return the summed loss of each lane's rows, without dropout."""
         adapters = self.adapters(tuple(rows))

@@ -10,6 +10,7 @@ from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.peft import write_peft_folder
+from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.pack import LaneStep, Pack
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
@@ -89,18 +90,29 @@ class Trainee(Protocol):
 
 
 class LoraTrainee:
-    """One adapter on a frozen base: a pack of one lane."""
+    """One adapter on a frozen base: a lane of a pack."""
 
     def __init__(
         self,
         decoder: Decoder,
-        method: LoraMethod,
-        plan: RunPlan,
+        pack: Pack,
+        lane: str,
+        arena: LoraArena,
         optim: OptimSpec,
         seed: int,
         check_stop: Callable[[], None],
     ) -> None:
-        """Make a fresh adapter on a base."""
+        """Bind a lane that has joined a pack.
+
+        Args:
+            decoder: the base.
+            pack: where the lane is.
+            lane: its name there.
+            arena: its adapter.
+            optim: AdamW's settings.
+            seed: of the lane.
+            check_stop: may raise to stop an answer.
+        """
         self.shape, self.device, self.dtype = decoder.shape, decoder.device, decoder.dtype
         self.attention = layer_attention(decoder.shape, decoder.device, decoder.dtype)
         self.applies_bad_steps = False
@@ -108,11 +120,10 @@ class LoraTrainee:
         self._optim = optim
         self._seed = seed
         self._check_stop = check_stop
-        self._pack = Pack(
-            decoder, self.attention, plan.layer_activations, plan.micro_batch_tokens, check_stop
-        )
-        self.arena = self._pack.join(_LANE, method, seed)
-        self.trainable_params = self.arena.trainable_params
+        self._pack = pack
+        self._lane = lane
+        self.arena = arena
+        self.trainable_params = arena.trainable_params
 
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int
@@ -121,12 +132,12 @@ class LoraTrainee:
         work = LaneStep(
             rows=rows, optim=self._optim, step=step, total_steps=total_steps, seed=self._seed
         )
-        outcome = self._pack.step({_LANE: work})[_LANE]
+        outcome = self._pack.step({self._lane: work})[self._lane]
         return outcome.loss, outcome.grad_norm
 
     def evaluate(self, rows: Sequence[EncodedRow]) -> LossSum:
         """Return the summed loss of the rows."""
-        return self._pack.evaluate({_LANE: rows})[_LANE]
+        return self._pack.evaluate({self._lane: rows})[self._lane]
 
     def answer(
         self,
@@ -139,7 +150,7 @@ class LoraTrainee:
         """Continue prompts greedily, with the adapter or without."""
         return generate_greedy(
             self._decoder,
-            self._pack.adapters((_LANE,)) if tuned else None,
+            self._pack.adapters((self._lane,)) if tuned else None,
             self.attention,
             prompts,
             max_new_tokens=max_new_tokens,
@@ -188,4 +199,12 @@ def load_lora(
     """
     dtype = torch.float32 if plan.precision == "fp32" else torch.bfloat16
     decoder = load_decoder(folder, device, dtype, on_layer)
-    return LoraTrainee(decoder, method, plan, optim, seed, check_stop)
+    pack = Pack(
+        decoder,
+        layer_attention(decoder.shape, device, dtype),
+        plan.layer_activations,
+        plan.micro_batch_tokens,
+        check_stop,
+    )
+    arena = pack.join(_LANE, method, seed)
+    return LoraTrainee(decoder, pack, _LANE, arena, optim, seed, check_stop)

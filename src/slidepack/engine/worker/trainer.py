@@ -2,21 +2,22 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import (
     Checkpointed,
     ControlDone,
     Evaluated,
     PhaseChanged,
     Progress,
-    Warned,
 )
 from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.optimizer import learning_rate
+from slidepack.engine.model.loss import LossSum
 from slidepack.engine.worker.checkpoint import LaneState, save_checkpoint
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData
@@ -24,12 +25,12 @@ from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.order import rows_of_step
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 from slidepack.engine.worker.trainee import Trainee
+from slidepack.engine.worker.watchdog import Watchdog
 
 CHECKPOINT_SECONDS: Final = 300.0
 """Time between checkpoints where the job names no number of steps."""
 _EVALUATIONS_PER_RUN: Final = 10
 _CHECKPOINT_PAUSE: Final = 20.0
-_MAX_BAD_STEPS: Final = 3
 _SPEED_WINDOW: Final = 20
 """Steps over which tokens per second are averaged."""
 
@@ -89,7 +90,10 @@ class Trainer:
         self.eval_loss_before = state.eval_loss_before if state else None
         self._evaluated_step = state.evaluated_step if state else -1
         self.clock = RunClock(state.seconds if state else 0.0)
-        self._bad_steps = 0
+        self._final_loss: float | None = None
+        self._watchdog = Watchdog(
+            spec.optim.lr, trainee.shape.vocab, events, spoils=trainee.applies_bad_steps
+        )
         self._last_checkpoint_time = time.monotonic()
         self._checkpoint_seconds = 0.0
         self._last_checkpoint_step = self.step if state else -1
@@ -108,63 +112,123 @@ class Trainer:
         try:
             return self._run()
         except StopRequestedError:
-            if self._last_checkpoint_step != self.step:
-                self.save(self._stop.reason)
+            self.save_unless_saved(self._stop.reason)
             raise
 
     def _run(self) -> float | None:
-        if self.step == 0 and self.eval_loss_before is None:
-            self.eval_loss_before = self.evaluate(0)
-        self._events.append(PhaseChanged(at=self._events.now(), phase="training"))
-        # The attempt before may have been stopped in the middle of it.
-        final_loss = self._evaluate_if_due()
-        while self.step < self.total_steps:
+        self._evaluate_if_due()
+        self.begin()
+        # The attempt before may have been stopped in the middle of an evaluation.
+        while not self.is_done:
             self._obey()
-            self._train_one()
-            final_loss = self._evaluate_if_due()
-            if self._checkpoint_due():
-                self.save("schedule")
-        if self._last_checkpoint_step != self.step:
-            self.save("end of training")
-        if final_loss is None:
-            final_loss = self.evaluate(self.step)
-        return final_loss
+            begun = time.monotonic()
+            rows = self.next_rows()
+            loss, norm = self._trainee.train_step(rows, self.step, self.total_steps)
+            self.record_step(rows, loss, norm, time.monotonic() - begun)
+            self._evaluate_if_due()
+            self.save_if_due()
+        self.save_unless_saved("end of training")
+        return self.conclude()
 
-    def evaluate(self, step: int) -> float | None:
-        """Measure and report the held-out loss, or return None with nothing held out."""
-        rows = self._data.selection
-        if not rows:
+    def begin(self) -> None:
+        """Report that steps begin."""
+        self._events.append(PhaseChanged(at=self._events.now(), phase="training"))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every step is done."""
+        return self.step >= self.total_steps
+
+    def next_rows(self) -> list[EncodedRow]:
+        """Return the rows of the next step."""
+        return rows_of_step(self._spec, self._data.train, self.step)
+
+    def record_step(
+        self, rows: Sequence[EncodedRow], loss: LossSum, norm: float, seconds: float
+    ) -> None:
+        """Count and report a step that was just done.
+
+        Raises:
+            SlidepackError: RUN-DIVERGED.
+        """
+        lr = learning_rate(self._spec.optim, self.step, self.total_steps)
+        self.step += 1
+        tokens = sum(len(row.ids) for row in rows)
+        self.tokens += tokens
+        self._watchdog.look(self.step, loss.mean, norm, max(0, self._last_checkpoint_step))
+        speed = self.clock.add_step(seconds, tokens)
+        self._events.append(
+            Progress(
+                at=self._events.now(),
+                step=self.step,
+                total_steps=self.total_steps,
+                loss=_finite(loss.mean),
+                grad_norm=_finite(norm),
+                lr=lr,
+                tokens=tokens,
+                supervised_tokens=loss.tokens,
+                tokens_per_second=speed,
+                eta_seconds=self.clock.eta_seconds(self.total_steps - self.step),
+            )
+        )
+
+    def due_evaluation(self) -> Sequence[EncodedRow] | None:
+        """Return the held-out rows that are to be measured at this step; None where none are."""
+        if self._evaluated_step == self.step or not self._data.selection:
             return None
-        loss = self._trainee.evaluate(rows)
+        every = self._spec.eval.every_steps or max(1, self.total_steps // _EVALUATIONS_PER_RUN)
+        due = self.step % every == 0 or self.is_done
+        return self._data.selection if due else None
+
+    def record_evaluation(self, loss: LossSum) -> None:
+        """Report the held-out loss of this step."""
+        self._report_evaluation("selection", self._data.selection, loss)
+        self._evaluated_step = self.step
+        if self.step == 0 and self.eval_loss_before is None:
+            self.eval_loss_before = loss.mean
+        if self.is_done:
+            self._final_loss = loss.mean
+
+    def conclude(self) -> float | None:
+        """Measure what was never trained on; return the final held-out loss."""
+        if self._final_loss is None and self._data.selection:
+            # The attempt before measured it, and was stopped after that.
+            self.record_evaluation(self._trainee.evaluate(self._data.selection))
+        if self._data.test:
+            self._report_evaluation(
+                "test", self._data.test, self._trainee.evaluate(self._data.test)
+            )
+        return self._final_loss
+
+    def _evaluate_if_due(self) -> None:
+        rows = self.due_evaluation()
+        if rows is not None:
+            self.record_evaluation(self._trainee.evaluate(rows))
+            self._stop.check()
+
+    def _report_evaluation(
+        self, split: Literal["selection", "test"], rows: Sequence[EncodedRow], loss: LossSum
+    ) -> None:
         self._events.append(
             Evaluated(
                 at=self._events.now(),
-                step=step,
-                split="selection",
+                step=self.step,
+                split=split,
                 loss=_finite(loss.mean),
                 rows=len(rows),
                 supervised_tokens=loss.tokens,
             )
         )
-        self._evaluated_step = step
-        self._stop.check()
-        return loss.mean
 
-    def evaluate_test(self) -> None:
-        """Measure and report the loss on the rows that selection never saw."""
-        if not self._data.test:
-            return
-        loss = self._trainee.evaluate(self._data.test)
-        self._events.append(
-            Evaluated(
-                at=self._events.now(),
-                step=self.step,
-                split="test",
-                loss=_finite(loss.mean),
-                rows=len(self._data.test),
-                supervised_tokens=loss.tokens,
-            )
-        )
+    def save_if_due(self) -> None:
+        """Write a checkpoint where it is time for one."""
+        if self._checkpoint_due():
+            self.save("schedule")
+
+    def save_unless_saved(self, reason: str) -> None:
+        """Write a checkpoint of the last whole step, unless there is one."""
+        if self._last_checkpoint_step != self.step:
+            self.save(reason)
 
     def save(self, reason: str) -> None:
         """Write a checkpoint of the last whole step and report it."""
@@ -195,69 +259,6 @@ class Trainer:
             )
         )
 
-    def _train_one(self) -> None:
-        begun = time.monotonic()
-        rows = rows_of_step(self._spec, self._data.train, self.step)
-        lr = learning_rate(self._spec.optim, self.step, self.total_steps)
-        loss, norm = self._trainee.train_step(rows, self.step, self.total_steps)
-        self.step += 1
-        tokens = sum(len(row.ids) for row in rows)
-        self.tokens += tokens
-        self._watch(loss.mean, norm)
-        speed = self.clock.add_step(time.monotonic() - begun, tokens)
-        self._events.append(
-            Progress(
-                at=self._events.now(),
-                step=self.step,
-                total_steps=self.total_steps,
-                loss=_finite(loss.mean),
-                grad_norm=_finite(norm),
-                lr=lr,
-                tokens=tokens,
-                supervised_tokens=loss.tokens,
-                tokens_per_second=speed,
-                eta_seconds=self.clock.eta_seconds(self.total_steps - self.step),
-            )
-        )
-
-    def _watch(self, loss: float, norm: float) -> None:
-        """Stop a run whose loss or gradient is not a number for several steps in a row.
-
-        One is enough where it has already spoilt the weights.
-
-        Raises:
-            SlidepackError: RUN-DIVERGED.
-        """
-        if math.isfinite(loss) and math.isfinite(norm):
-            self._bad_steps = 0
-            self._gate_first_loss(loss)
-            return
-        self._bad_steps += 1
-        spoilt = self._trainee.applies_bad_steps
-        if self._bad_steps < _MAX_BAD_STEPS and not spoilt:
-            return
-        kept = max(0, self._last_checkpoint_step)
-        changed = "the weights are spoilt" if spoilt else "those steps changed nothing"
-        raise SlidepackError(
-            "RUN-DIVERGED",
-            f"The loss is no number since step {self.step - self._bad_steps + 1}.",
-            why=f"loss {loss}, gradient norm {norm}; {changed}, "
-            f"the checkpoint of step {kept} is kept",
-            fix=f"Try again with a learning rate below {self._spec.optim.lr / 3:.1e}.",
-        )
-
-    def _gate_first_loss(self, loss: float) -> None:
-        limit = math.log(self._trainee.shape.vocab) + 2.0
-        if self.step == 1 and loss > limit:
-            self._events.append(
-                Warned(
-                    at=self._events.now(),
-                    code="RUN-HIGH-LOSS",
-                    message=f"The first loss is {loss:.2f}, above guessing ({limit:.2f}): "
-                    "the model or its tokenizer may not fit the data.",
-                )
-            )
-
     def _obey(self) -> None:
         """Carry out commands and stop requests, between two steps.
 
@@ -273,13 +274,6 @@ class Trainer:
                 ControlDone(at=self._events.now(), command_id=command.command_id, outcome="done")
             )
         self._stop.check()
-
-    def _evaluate_if_due(self) -> float | None:
-        if self._evaluated_step == self.step:
-            return None
-        every = self._spec.eval.every_steps or max(1, self.total_steps // _EVALUATIONS_PER_RUN)
-        due = self.step % every == 0 or self.step == self.total_steps
-        return self.evaluate(self.step) if due else None
 
     def _checkpoint_due(self) -> bool:
         if self.step == self.total_steps:

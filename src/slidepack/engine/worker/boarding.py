@@ -1,0 +1,154 @@
+"""Lanes on their way into a pack: they wait for a seat; their data is read beside the steps."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.pack import LaneRef, PackSpec
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.data.tokenizer import ChatTokenizer
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.worker.failures import coded
+from slidepack.engine.worker.seat import Seat
+from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
+
+__all__ = ["Boarding"]
+
+_WAIT_SECONDS: Final = 0.1
+
+
+class Boarding:
+    """The lanes that are not in the pass yet."""
+
+    def __init__(
+        self,
+        spec: PackSpec,
+        plan: RunPlan,
+        shape: ModelShape,
+        tokenizer: ChatTokenizer,
+        stop: StopFlag,
+        on_refused: Callable[[str, SlidepackError], None],
+    ) -> None:
+        """Begin with the pack's first lanes waiting.
+
+        Args:
+            spec: of the pack.
+            plan: of its passes.
+            shape: of its base.
+            tokenizer: of its base.
+            stop: asked while data is read.
+            on_refused: told of a lane that cannot join, and why.
+        """
+        self._spec = spec
+        self._plan = plan
+        self._shape = shape
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._on_refused = on_refused
+        self._waiting = list(spec.lanes)
+        self._reading: dict[str, tuple[Seat, Future[None]]] = {}
+        self._reader = ThreadPoolExecutor(1, "lane-data")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is on the way."""
+        return not self._waiting and not self._reading
+
+    def __contains__(self, lane: str) -> bool:
+        """Return whether a lane is on its way."""
+        return lane in self._reading or any(ref.lane == lane for ref in self._waiting)
+
+    def add(self, ref: LaneRef) -> None:
+        """Let a lane wait for a seat."""
+        self._waiting.append(ref)
+
+    def remove(self, lane: str, reason: str) -> bool:
+        """Turn a lane away; return whether it was on its way."""
+        if lane in self._reading:
+            seat, future = self._reading.pop(lane)
+            self._dismiss(seat, future, reason)
+            return True
+        before = len(self._waiting)
+        self._waiting = [ref for ref in self._waiting if ref.lane != lane]
+        return len(self._waiting) < before
+
+    def board(self, seated: int, *, crowded: bool) -> None:
+        """Begin to read the data of the next lanes, as long as there are seats.
+
+        Args:
+            seated: lanes in the pass.
+            crowded: a lane has found no room since the last one left.
+        """
+        while self._waiting and not crowded:
+            taken = seated + len(self._reading)
+            if self._spec.max_lanes and taken >= self._spec.max_lanes:
+                return
+            ref = max(self._waiting, key=lambda ref: ref.priority)
+            self._waiting.remove(ref)
+            seat = self._seat(ref)
+            if seat is not None:
+                future = self._reader.submit(seat.read_data, self._shape)
+                self._reading[ref.lane] = (seat, future)
+
+    def ready(self) -> Iterator[Seat]:
+        """Yield the lanes whose data has been read.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+        """
+        for lane, (seat, future) in list(self._reading.items()):
+            if not future.done():
+                continue
+            del self._reading[lane]
+            try:
+                future.result()
+            except StopRequestedError:
+                seat.leave(self._stop.reason)
+                raise
+            except (SlidepackError, OSError) as error:
+                self._refuse(seat, coded(error))
+                continue
+            yield seat
+
+    def wait(self) -> None:
+        """Wait a moment for the next lane's data."""
+        for _, future in self._reading.values():
+            try:
+                future.exception(timeout=_WAIT_SECONDS)
+            except TimeoutError:
+                return
+
+    def close(self, reason: str) -> None:
+        """Turn everybody away; those that only wait have not begun."""
+        for seat, future in self._reading.values():
+            self._dismiss(seat, future, reason)
+        self._reading.clear()
+        self._reader.shutdown()
+
+    def _seat(self, ref: LaneRef) -> Seat | None:
+        try:
+            seat = Seat(ref, self._stop, self._tokenizer)
+        except (SlidepackError, OSError) as error:
+            self._on_refused(ref.lane, coded(error))
+            return None
+        try:
+            seat.check(self._spec.base, self._plan, self._shape)
+        except SlidepackError as error:
+            self._refuse(seat, error)
+            return None
+        return seat
+
+    def _refuse(self, seat: Seat, error: SlidepackError) -> None:
+        seat.fail(error)
+        self._on_refused(seat.ref.lane, error)
+
+    @staticmethod
+    def _dismiss(seat: Seat, future: Future[None], reason: str) -> None:
+        future.cancel()
+
+        def leave(_: Future[None]) -> None:
+            seat.leave(reason)
+
+        # The thread that reads its data still writes events.
+        future.add_done_callback(leave)

@@ -1,0 +1,273 @@
+"""The run of a pack: many lanes, one base, one pass; lanes join and leave between two steps.
+
+Nothing that befalls a lane reaches the others: it joins when its data is ready, and leaves when it
+is done, fails, is asked to, or has to make room. The pack ends with its last lane.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from slidepack.engine.contract.control import ControlCommand
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.events import (
+    ControlDone,
+    LaneJoined,
+    LaneLeft,
+    PhaseChanged,
+    Warned,
+)
+from slidepack.engine.contract.pack import LaneRef, PackFolder
+from slidepack.engine.data.tokenizer import load_tokenizer
+from slidepack.engine.lora.pack import LaneStep, Pack, StepOutcome
+from slidepack.engine.model.layer_attention import layer_attention
+from slidepack.engine.model.layers import Decoder
+from slidepack.engine.model.loading import load_decoder
+from slidepack.engine.model.loss import LossSum
+from slidepack.engine.worker.boarding import Boarding
+from slidepack.engine.worker.control import ControlReader
+from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.failures import coded
+from slidepack.engine.worker.run import open_device
+from slidepack.engine.worker.seat import Seat
+from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
+from slidepack.engine.worker.trainee import LoraTrainee
+
+__all__ = ["PackRun"]
+
+logger = logging.getLogger("slidepack.worker")
+
+
+class PackRun:
+    """One worker's pack."""
+
+    def __init__(self, folder: PackFolder, events: EventLog, stop: StopFlag) -> None:
+        """Read the pack folder, and load the base.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+            SlidepackError: RUN-FOLDER-BROKEN, GPU-UNUSABLE, the errors of `load_decoder`.
+        """
+        self._events = events
+        self._stop = stop
+        self._spec = folder.read_pack()
+        self._plan = folder.read_plan()
+        self._control = ControlReader(folder.control)
+        self._decoder = self._load(open_device(self._plan))
+        tokens = self._plan.micro_batch_tokens
+        self._pack = Pack(
+            self._decoder,
+            layer_attention(self._decoder.shape, self._decoder.device, self._decoder.dtype),
+            self._plan.layer_activations,
+            tokens,
+            stop.check,
+            exact_tokens=_padded(tokens) if self._spec.exact else 0,
+        )
+        self._boarding = Boarding(
+            self._spec,
+            self._plan,
+            self._decoder.shape,
+            load_tokenizer(Path(self._spec.base.path)),
+            stop,
+            lambda lane, error: self._report_left(lane, 0, error.report.code),
+        )
+        self._seats: dict[str, Seat] = {}
+        # Whether a lane found no room: nobody joins until one has left.
+        self._crowded = False
+
+    def execute(self) -> None:
+        """Run until no lane is left.
+
+        Raises:
+            StopRequestedError: a stop was asked for; every lane has its checkpoint.
+            OSError: the disk refused the pack's own files.
+        """
+        try:
+            self._loop()
+        except StopRequestedError:
+            for seat in list(self._seats.values()):
+                self._leave(seat, self._stop.reason)
+            raise
+        finally:
+            self._boarding.close(self._stop.reason or "the pack has ended")
+
+    def _load(self, device: torch.device) -> Decoder:
+        dtype = torch.float32 if self._plan.precision == "fp32" else torch.bfloat16
+
+        def on_layer(done: int, total: int) -> None:
+            self._stop.check()
+            self._events.append(
+                PhaseChanged(at=self._events.now(), phase="loading", done=done, total=total)
+            )
+
+        return load_decoder(Path(self._spec.base.path), device, dtype, on_layer)
+
+    def _loop(self) -> None:
+        while True:
+            self._obey()
+            self._boarding.board(len(self._seats), crowded=self._crowded)
+            for seat in self._boarding.ready():
+                self._join(seat)
+            if self._seats:
+                self._step()
+                self._evaluate()
+                self._after_step()
+            elif self._boarding.is_empty:
+                return
+            else:
+                self._boarding.wait()
+
+    def _obey(self) -> None:
+        """Carry out commands and stop requests.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+        """
+        for command in self._control.new_commands():
+            outcome = self._carry_out(command)
+            self._events.append(
+                ControlDone(at=self._events.now(), command_id=command.command_id, outcome=outcome)
+            )
+        self._stop.check()
+
+    def _carry_out(self, command: ControlCommand) -> str:
+        by, lane = f"control command {command.command_id}", command.lane
+        match command.kind:
+            case "stop":
+                self._stop.request(by)
+            case "checkpoint":
+                for seat in list(self._seats.values()):
+                    self._try(seat, lambda seat: seat.trainer.save_unless_saved(by))
+            case "join":
+                if lane in self._seats or lane in self._boarding:
+                    return "it is in the pack already"
+                self._boarding.add(
+                    LaneRef(lane=lane, folder=command.folder, priority=command.priority)
+                )
+            case "leave":
+                reason = command.reason or by
+                if lane in self._seats:
+                    self._leave(self._seats[lane], reason)
+                elif not self._boarding.remove(lane, reason):
+                    return "it is not in the pack"
+        return "done"
+
+    def _join(self, seat: Seat) -> None:
+        """Give a lane its seat, its checkpoint, and its first evaluation."""
+        lane = seat.ref.lane
+        try:
+            arena = self._pack.join(lane, seat.method, seat.seed)
+        except torch.OutOfMemoryError as error:
+            if not self._seats:
+                seat.fail(coded(error))
+                self._report_left(lane, 0, "GPU-OUT-OF-MEMORY")
+                return
+            self._crowded = True
+            seat.close()
+            self._boarding.add(seat.ref)
+            return
+        self._seats[lane] = seat
+        trainee = LoraTrainee(
+            self._decoder, self._pack, lane, arena, seat.optim, seat.seed, self._stop.check
+        )
+        self._try(seat, lambda seat: seat.begin(trainee, self._plan))
+        if lane in self._seats:
+            self._events.append(
+                LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
+            )
+            self._evaluate()
+
+    def _step(self) -> None:
+        """Do one step of every lane."""
+        work = {lane: seat.next_step() for lane, seat in self._seats.items()}
+        begun = time.monotonic()
+        outcomes = self._outcomes(work)
+        seconds = time.monotonic() - begun
+        for lane, outcome in outcomes.items():
+
+            def record(
+                seat: Seat, step: LaneStep = work[lane], outcome: StepOutcome = outcome
+            ) -> None:
+                seat.trainer.record_step(step.rows, outcome.loss, outcome.grad_norm, seconds)
+
+            self._try(self._seats[lane], record)
+
+    def _outcomes(self, work: dict[str, LaneStep]) -> dict[str, StepOutcome]:
+        """Run a step; where it does not fit the card, in smaller passes or with fewer lanes."""
+        while work:
+            try:
+                return self._pack.step(work)
+            except torch.OutOfMemoryError as error:
+                found = coded(error)
+            torch.cuda.empty_cache()
+            if self._pack.shrink(max(len(row.ids) for one in work.values() for row in one.rows)):
+                words = f"a pass has at most {self._pack.max_tokens} tokens now"
+                self._events.append(
+                    Warned(at=self._events.now(), code=found.report.code, message=words)
+                )
+                continue
+            seat = min(self._seats.values(), key=lambda seat: seat.ref.priority)
+            del work[seat.ref.lane]
+            if work:
+                self._crowded = True
+                self._leave(seat, "the card has no room for all lanes of the pack")
+            else:
+                self._leave_failed(seat, found)
+        return {}
+
+    def _evaluate(self) -> None:
+        """Measure the held-out loss of every lane whose turn it is, in one pass."""
+        due = {lane: seat.trainer.due_evaluation() for lane, seat in self._seats.items()}
+        rows = {lane: found for lane, found in due.items() if found is not None}
+        if not rows:
+            return
+        for lane, loss in self._pack.evaluate(rows).items():
+
+            def record(seat: Seat, loss: LossSum = loss) -> None:
+                seat.trainer.record_evaluation(loss)
+
+            self._try(self._seats[lane], record)
+
+    def _after_step(self) -> None:
+        for seat in list(self._seats.values()):
+            if not seat.trainer.is_done:
+                self._try(seat, lambda seat: seat.trainer.save_if_due())
+                continue
+            self._try(seat, lambda seat: seat.finish(self._plan))
+            if seat.ref.lane in self._seats:
+                self._unseat(seat, "done")
+
+    def _try(self, seat: Seat, action: Callable[[Seat], None]) -> None:
+        """Do something with one lane; where that fails, the lane fails, and no other."""
+        try:
+            action(seat)
+        except (SlidepackError, torch.OutOfMemoryError, OSError) as error:
+            logger.info("lane %s fails", seat.ref.lane, exc_info=True)
+            self._leave_failed(seat, coded(error))
+
+    def _leave(self, seat: Seat, reason: str) -> None:
+        self._try(seat, lambda seat: seat.leave(reason))
+        if seat.ref.lane in self._seats:
+            self._unseat(seat, reason)
+
+    def _leave_failed(self, seat: Seat, error: SlidepackError) -> None:
+        seat.fail(error)
+        self._unseat(seat, error.report.code)
+
+    def _unseat(self, seat: Seat, reason: str) -> None:
+        lane = seat.ref.lane
+        del self._seats[lane]
+        self._pack.leave(lane)
+        self._crowded = False
+        self._report_left(lane, seat.steps_done, reason)
+
+    def _report_left(self, lane: str, step: int, reason: str) -> None:
+        self._events.append(LaneLeft(at=self._events.now(), lane=lane, step=step, reason=reason))
+
+
+def _padded(tokens: int) -> int:
+    """Return the tokens of every row in exact mode: room for one of padding, a round number."""
+    return -(-(tokens + 1) // 64) * 64

@@ -1,0 +1,189 @@
+"""A lane's seat in a pack: its run folder, and where it is between reading its data and its end."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.events import Failed, Yielded
+from slidepack.engine.contract.job import LoraMethod, ModelRef, OptimSpec
+from slidepack.engine.contract.pack import LaneRef
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.data.tokenizer import ChatTokenizer
+from slidepack.engine.lora.pack import LaneStep
+from slidepack.engine.memory import run_precision
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.worker.attempt import Attempt
+from slidepack.engine.worker.dataset import EncodedData
+from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.lock import take_lock
+from slidepack.engine.worker.stopping import StopFlag
+from slidepack.engine.worker.trainee import LoraTrainee
+from slidepack.engine.worker.trainer import Trainer
+
+__all__ = ["Seat"]
+
+logger = logging.getLogger("slidepack.worker")
+
+
+class Seat:
+    """One lane of a pack."""
+
+    def __init__(self, ref: LaneRef, stop: StopFlag, tokenizer: ChatTokenizer) -> None:
+        """Take the lane's run folder and read its input files.
+
+        Raises:
+            SlidepackError: RUN-FOLDER-BUSY or RUN-FOLDER-BROKEN; where the folder could be taken,
+                the lane's own events say so too.
+            OSError: the disk refused.
+        """
+        self.ref = ref
+        self.folder = RunFolder(Path(ref.folder))
+        self._open = contextlib.ExitStack()
+        self._open.callback(os.close, take_lock(self.folder.lock))
+        self.events = self._open.enter_context(EventLog(self.folder.events))
+        self._data: EncodedData | None = None
+        self._trainee: LoraTrainee | None = None
+        self._trainer: Trainer | None = None
+        try:
+            self._attempt = Attempt(self.folder, self.events, stop, tokenizer)
+        except SlidepackError as error:
+            self.fail(error)
+            raise
+
+    @property
+    def method(self) -> LoraMethod:
+        """The lane's method; `check` has seen that it is this one."""
+        method = self._attempt.spec.method
+        assert isinstance(method, LoraMethod)
+        return method
+
+    @property
+    def optim(self) -> OptimSpec:
+        """The lane's optimizer."""
+        return self._attempt.spec.optim
+
+    @property
+    def seed(self) -> int:
+        """The lane's seed."""
+        return self._attempt.spec.seed
+
+    @property
+    def trainer(self) -> Trainer:
+        """What counts the lane's steps, once it has begun."""
+        assert self._trainer is not None
+        return self._trainer
+
+    @property
+    def steps_done(self) -> int:
+        """Whole steps so far; 0 before it has begun."""
+        return 0 if self._trainer is None else self._trainer.step
+
+    def check(self, base: ModelRef, plan: RunPlan, shape: ModelShape) -> None:
+        """Check that the lane can share the pack's passes.
+
+        Args:
+            base: of the pack.
+            plan: of its passes.
+            shape: of the base.
+
+        Raises:
+            SlidepackError: RUN-PACK-MISMATCH.
+        """
+        spec = self._attempt.spec
+        if not isinstance(spec.method, LoraMethod):
+            raise _mismatch("it trains every weight, and a pack shares a frozen base")
+        if spec.base.content_hash != base.content_hash:
+            raise _mismatch(f"its base is {spec.base.model_id}, the pack's is {base.model_id}")
+        wanted = run_precision(spec, plan.device)
+        if wanted != plan.precision:
+            raise _mismatch(f"it wants a base in {wanted}, the pack's is in {plan.precision}")
+        longest = min(spec.max_seq_len, shape.max_positions)
+        if longest > plan.micro_batch_tokens:
+            raise _mismatch(
+                f"its rows may have {longest} tokens, a pass of the pack at most "
+                f"{plan.micro_batch_tokens}"
+            )
+
+    def read_data(self, shape: ModelShape) -> None:
+        """Tokenise the lane's rows; may run beside the others' steps.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+            SlidepackError: the errors of `Attempt.read_data`.
+        """
+        self._data = self._attempt.read_data(shape)
+
+    def begin(self, trainee: LoraTrainee, plan: RunPlan) -> None:
+        """Go on from the newest checkpoint, or from the start.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+        """
+        assert self._data is not None
+        self._trainee = trainee
+        self._trainer = self._attempt.trainer(trainee, self._data, plan.precision)
+        self._trainer.begin()
+
+    def next_step(self) -> LaneStep:
+        """Return the lane's next step."""
+        spec = self._attempt.spec
+        return LaneStep(
+            rows=self.trainer.next_rows(),
+            optim=spec.optim,
+            step=self.trainer.step,
+            total_steps=self.trainer.total_steps,
+            seed=spec.seed,
+        )
+
+    def finish(self, plan: RunPlan) -> None:
+        """Write the result; the lane is done.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+            SlidepackError: RUN-DIVERGED.
+            OSError: the disk refused.
+        """
+        assert self._trainee is not None
+        assert self._data is not None
+        trainer = self.trainer
+        trainer.save_unless_saved("end of training")
+        loss_after = trainer.conclude()
+        self._attempt.finish(trainer, self._trainee, self._data, plan, loss_after)
+        self.close()
+
+    def leave(self, reason: str) -> None:
+        """Checkpoint the last whole step, and end the attempt so that it can be resumed.
+
+        Raises:
+            OSError: the disk refused the checkpoint; the earlier ones stand.
+        """
+        if self._trainer is not None:
+            self._trainer.save_unless_saved(reason)
+        self.events.append(Yielded(at=self.events.now(), reason=reason))
+        self.close()
+
+    def fail(self, error: SlidepackError) -> None:
+        """End the attempt with an error."""
+        logger.error("lane %s: %s", self.ref.lane, error)
+        try:
+            self.events.append(Failed(at=self.events.now(), error=error.report))
+        except OSError as disk:
+            # The pack's own events still tell the daemon what happened.
+            logger.error("lane %s: its failure could not be recorded: %s", self.ref.lane, disk)
+        self.close()
+
+    def close(self) -> None:
+        """Give the run folder back."""
+        self._open.close()
+
+
+def _mismatch(why: str) -> SlidepackError:
+    return SlidepackError(
+        "RUN-PACK-MISMATCH",
+        "The job cannot share the pack's passes.",
+        why=why,
+        fix="Start it in a pack of its own kind, or alone.",
+    )
