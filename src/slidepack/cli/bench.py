@@ -1,16 +1,13 @@
 """`slidepack bench`: timings, in a process of their own that may load torch."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from slidepack.cli.bench_packed import packed
+from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.output import print_json, print_table, say
-from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
 
@@ -34,7 +31,7 @@ def lora(
     options = {"shape": shape, "batch": batch, "seq": seq, "rank": rank, "steps": steps}
     if device:
         options["device"] = device
-    result = _run("lora", *(f"--{name}={value}" for name, value in options.items()))
+    result = run_benchmark("lora", *(f"--{name}={value}" for name, value in options.items()))
     if json_output:
         print_json(result)
     else:
@@ -97,7 +94,7 @@ def slide(
         "device": device,
     }
     given = (f"--{name}={value}" for name, value in options.items() if value is not None)
-    result = _run("slide", *given)
+    result = run_benchmark("slide", *given)
     if json_output:
         print_json(result)
         return
@@ -108,12 +105,15 @@ def slide(
         say(f"Aliased: {result['alias_note']}.")
 
 
+app.command("packed")(packed)
+
+
 @app.command("kernels")
 def kernels(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time the fused operations against the GPU's limits, plain torch, torch.compile and Liger."""
-    result = _run("kernels")
+    result = run_benchmark("kernels")
     if json_output:
         print_json(result)
         return
@@ -151,7 +151,7 @@ def tune(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure which program sizes are the fastest on this GPU; takes some two minutes."""
-    result = _run("tune", *(("--write",) if write else ()))
+    result = run_benchmark("tune", *(("--write",) if write else ()))
     if json_output:
         print_json(result)
         return
@@ -259,32 +259,3 @@ def _lora_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _megabytes(num_bytes: int | None) -> str | None:
     return None if num_bytes is None else f"{num_bytes / 1e6:,.0f} MB"
-
-
-class _Failure(msgspec.Struct):
-    """What the benchmark prints last where it ends with a coded error."""
-
-    error: ErrorReport
-
-
-def _run(*arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "slidepack.engine.bench", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise _error(done)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _error(done: subprocess.CompletedProcess[str]) -> SlidepackError:
-    try:
-        said = (done.stdout.splitlines() or [""])[-1]
-        return SlidepackError.from_report(msgspec.json.decode(said, type=_Failure).error)
-    except msgspec.DecodeError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return SlidepackError(
-            "RUN-CRASHED", "The benchmark did not run.", why=last, fix="Run `slidepack doctor`."
-        )

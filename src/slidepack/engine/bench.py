@@ -5,12 +5,15 @@ import json
 import statistics
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 
 from slidepack.engine.bench_kernels.run import bench_kernels, bench_lora_linear, versions
+from slidepack.engine.bench_packed.options import DEFAULT_LANES, PackedOptions, lane_counts
+from slidepack.engine.bench_packed.run import bench_packed
 from slidepack.engine.bench_slide.options import SlideOptions, default_threads
 from slidepack.engine.bench_slide.run import bench_slide
 from slidepack.engine.bench_slide.shapes import SHAPES
@@ -24,6 +27,8 @@ from slidepack.engine.model.loading import random_decoder
 from slidepack.engine.tune.run import bench_tune
 
 __all__ = ["SHAPES", "bench_lora", "main"]
+
+_Options = TypeVar("_Options")
 
 
 def bench_lora(
@@ -91,6 +96,7 @@ def main(arguments: list[str]) -> int:
     default_device = "cuda:0" if torch.cuda.is_available() else "cpu"
     lora.add_argument("--device", default=default_device)
     _add_slide(commands.add_parser("slide", help="full fine-tuning by sliding layers"))
+    _add_packed(commands.add_parser("packed", help="LoRA lanes in one pass over one base"))
     commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
     tune = commands.add_parser("tune", help="sizes of the kernels' programs for this GPU")
     tune.add_argument("--write", action="store_true", help="put them into the tile table")
@@ -122,10 +128,31 @@ def _add_slide(slide: argparse.ArgumentParser) -> None:
     slide.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
 
 
-def _slide(options: argparse.Namespace) -> dict[str, Any]:
+def _add_packed(packed: argparse.ArgumentParser) -> None:
+    packed.add_argument("--shape", required=True)
+    packed.add_argument("--lanes", default=",".join(map(str, DEFAULT_LANES)))
+    packed.add_argument("--batch", type=int, required=True)
+    packed.add_argument("--seq", type=int, required=True)
+    packed.add_argument("--rank", type=int, required=True)
+    packed.add_argument("--steps", type=int, default=10)
+    packed.add_argument("--warm-up", type=int, default=3)
+    packed.add_argument("--max-tokens", type=int)
+    packed.add_argument("--activations", default="keep")
+    packed.add_argument("--vram-cap", type=float, dest="vram_cap_gb")
+    packed.add_argument("--no-solo", action="store_false", dest="solo")
+    packed.add_argument("--no-peft", action="store_false", dest="peft")
+    packed.add_argument("--device", default="cuda")
+
+
+def _packed_options(lanes: str, **values: Any) -> PackedOptions:
+    return PackedOptions(lanes=lane_counts(lanes), **values)
+
+
+def _asked(kind: Callable[..., _Options], options: argparse.Namespace) -> _Options:
+    """Return a measurement's options, or say what is wrong with them."""
     values = {name: value for name, value in vars(options).items() if name != "command"}
     try:
-        slide = SlideOptions(**values)
+        return kind(**values)
     except ValueError as error:
         raise SlidepackError(
             "RUN-SPEC-INVALID",
@@ -133,12 +160,13 @@ def _slide(options: argparse.Namespace) -> dict[str, Any]:
             why=str(error),
             fix="Change that option.",
         ) from error
-    return bench_slide(slide)
 
 
 def _result(options: argparse.Namespace) -> dict[str, Any]:
     if options.command == "slide":
-        return _slide(options)
+        return bench_slide(_asked(SlideOptions, options))
+    if options.command == "packed":
+        return bench_packed(_asked(_packed_options, options))
     if options.command == "tune":
         return bench_tune(write=options.write)
     if options.command == "kernels":

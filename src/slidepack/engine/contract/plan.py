@@ -29,6 +29,17 @@ class FullPlan(Frozen, frozen=True, kw_only=True):
     """Most tokens of one row: a micro-batch holds at least one."""
 
 
+class LaneSlidePlan(Frozen, frozen=True, kw_only=True):
+    """What LoRA over a base that slides needs beside the rest of its plan."""
+
+    slots: int
+    """Decoder layers on the card at once, of the base and of the lanes."""
+    rows: Literal["device", "host"]
+    """Where the inputs of the layers are kept between forward and backward."""
+    max_tokens: int
+    """Most tokens of a step, of all lanes together."""
+
+
 class RunPlan(Frozen, frozen=True, kw_only=True):
     """How a run uses the machine; decided by `engine.memory`, obeyed by the worker."""
 
@@ -53,3 +64,5 @@ class RunPlan(Frozen, frozen=True, kw_only=True):
     """Why this plan, in words for the user."""
     full: FullPlan | None = None
     """Of a full fine-tuning; None for adapters."""
+    slide: LaneSlidePlan | None = None
+    """Of adapters over a base that slides; None where it stays on the device."""

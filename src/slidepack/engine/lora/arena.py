@@ -6,7 +6,7 @@ the A matrices of the group's targets, then their B matrices, transposed.
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,75 +34,133 @@ class AdapterPair:
 class LoraArena:
     """One lane's adapter."""
 
-    def __init__(self, shape: ModelShape, method: LoraMethod, pool: LanePool) -> None:
-        """Take a range of the pool, all zero; `initialise` or a checkpoint fills it.
+    def __init__(
+        self,
+        shape: ModelShape,
+        method: LoraMethod,
+        pool: LanePool | Sequence[LanePool],
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take a range, all zero; `initialise` or a checkpoint fills it.
 
         Args:
             shape: the base model's sizes.
             method: rank, targets and scale.
-            pool: memory that lanes share.
+            pool: memory that lanes share: one pool, or one for each layer where lanes slide.
+            settle: waits until nothing changes the lane any more, before it is read or written.
 
         Raises:
             torch.OutOfMemoryError: the pool cannot grow; nothing has changed.
         """
         self.method = method
-        self.pool = pool
+        self._settle = settle
+        self._pools = (pool,) if isinstance(pool, LanePool) else tuple(pool)
         # PEFT's order of modules, whatever order the user named the targets in.
         self.targets = tuple(target for target in LORA_TARGETS if target in method.targets)
         self.trainable_params = shape.lora_params(method.rank, self.targets)
         self._layouts = {group.name: group_layout(group, shape, [method]) for group in GROUPS}
-        self._offsets: dict[tuple[int, str], int] = {}
-        size = 0
-        for layer in range(shape.num_layers):
-            for name, layout in self._layouts.items():
-                self._offsets[layer, name] = size
-                size += layout.block_elements(0)
-        self.size = size
-        self.start = pool.take(size)
+        self.layer_size = sum(layout.block_elements(0) for layout in self._layouts.values())
+        self._num_layers = shape.num_layers
+        self.size = self.layer_size * self._num_layers
+        self._part = self.size // len(self._pools)
+        self.start = self._take()
+
+    def _take(self) -> int:
+        """Take the same range of every pool."""
+        starts: list[int] = []
+        try:
+            for pool in self._pools:
+                starts.append(pool.take(self._part))
+        except BaseException:
+            for pool, start in zip(self._pools, starts, strict=False):
+                pool.give_back(start)
+            raise
+        assert len(set(starts)) == 1, "every layer's pool has the same lanes"
+        return starts[0]
 
     def close(self) -> None:
         """Give the range back."""
-        self.pool.give_back(self.start)
+        self._settle()
+        for pool in self._pools:
+            pool.give_back(self.start)
 
-    def block_starts(self) -> Mapping[tuple[int, str], int]:
-        """Return the start of each (layer, group)'s block in the pool."""
-        return {key: self.start + offset for key, offset in self._offsets.items()}
+    def pool_of(self, layer: int) -> LanePool:
+        """Return the pool that holds a layer's part."""
+        return self._pools[layer if len(self._pools) > 1 else 0]
 
-    @property
-    def grads(self) -> Tensor:
-        """The lane's gradient, flat."""
-        return self.pool.grads[self.start : self.start + self.size]
+    def start_of(self, layer: int) -> int:
+        """Return where a layer's part starts in its pool."""
+        return self.start + (layer * self.layer_size if len(self._pools) == 1 else 0)
+
+    def block_start(self, layer: int, group: str) -> int:
+        """Return where the block of a layer's group starts in its pool."""
+        start = self.start_of(layer)
+        for name, layout in self._layouts.items():
+            if name == group:
+                return start
+            start += layout.block_elements(0)
+        raise KeyError(group)
+
+    def states(self) -> list[AdamWState]:
+        """Return master and moments, flat: one part for each pool."""
+        self._settle()
+        return [pool.state(self.start, self._part) for pool in self._pools]
 
     @property
     def state(self) -> AdamWState:
-        """The lane's master and moments, flat."""
-        return self.pool.state(self.start, self.size)
+        """Master and moments of a lane in a single pool, flat."""
+        (state,) = self.states()
+        return state
+
+    @property
+    def grads(self) -> Tensor:
+        """The gradient of a lane in a single pool, flat."""
+        (pool,) = self._pools
+        return pool.grads[self.start : self.start + self.size]
 
     def master(self) -> Tensor:
-        """Return the parameters, flat, in fp32 (fp64 in an fp64 pool); a copy of a split master."""
-        state = self.state
-        if state.remainder is None:
-            return state.master
-        return join_master(state.master, state.remainder)
+        """Return the parameters, flat, in fp32 (fp64 in an fp64 pool).
+
+        They are a copy where the master is split, or the lane has several pools.
+        """
+        return _joined([_wide(state) for state in self.states()])
 
     def set_master(self, values: Tensor) -> None:
         """Overwrite the parameters with flat values of the master's dtype."""
-        state = self.state
-        if state.remainder is None:
-            state.master.copy_(values)
-            return
-        plane, remainder = split_master(values.to(state.master.device))
-        state.master.copy_(plane)
-        state.remainder.copy_(remainder)
+        for state, part in zip(self.states(), torch.split(values, self._part), strict=True):
+            if state.remainder is None:
+                state.master.copy_(part)
+                continue
+            plane, remainder = split_master(part.to(state.master.device))
+            state.master.copy_(plane)
+            state.remainder.copy_(remainder)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return AdamW's moments, flat; a copy where the lane has several pools."""
+        states = self.states()
+        return (
+            _joined([state.exp_avg for state in states]),
+            _joined([state.exp_avg_sq for state in states]),
+        )
+
+    def set_moments(self, first: Tensor, second: Tensor) -> None:
+        """Overwrite AdamW's moments with flat values."""
+        parts = torch.split(first, self._part), torch.split(second, self._part)
+        for state, one, other in zip(self.states(), *parts, strict=True):
+            state.exp_avg.copy_(one)
+            state.exp_avg_sq.copy_(other)
 
     def pairs(self, flat: Tensor) -> Iterator[tuple[int, str, AdapterPair]]:
         """Yield (layer, target, pair) of any flat tensor that is laid out as the lane."""
-        for (layer, name), offset in self._offsets.items():
-            group = next(group for group in GROUPS if group.name == name)
-            views = self._layouts[name].views(flat, offset, 0)
-            for target, (a, b_transposed) in zip(group.targets, views, strict=True):
-                if target in self.targets:
-                    yield layer, target, AdapterPair(a, b_transposed.T)
+        offset = 0
+        for layer in range(self._num_layers):
+            for group in GROUPS:
+                layout = self._layouts[group.name]
+                views = layout.views(flat, offset, 0)
+                offset += layout.block_elements(0)
+                for target, (a, b_transposed) in zip(group.targets, views, strict=True):
+                    if target in self.targets:
+                        yield layer, target, AdapterPair(a, b_transposed.T)
 
     def named_pairs(self) -> Iterator[tuple[int, str, AdapterPair]]:
         """Yield (layer, target, pair) of the master."""
@@ -110,24 +168,34 @@ class LoraArena:
 
     def is_finite(self) -> bool:
         """Return whether every parameter is a number."""
-        return bool(torch.isfinite(self.state.master).all())
+        return bool(torch.isfinite(self.master()).all())
 
     def has_learned(self) -> bool:
         """Return whether any B left zero."""
-        return any(bool(pair.b.any()) for _, _, pair in self.pairs(self.state.master))
+        return any(bool(pair.b.any()) for _, _, pair in self.named_pairs())
 
     def initialise(self, seed: int) -> None:
         """Fill A as PEFT does (Kaiming uniform, a = sqrt 5) from a seed of each tensor; B is 0.
 
         Each tensor's values depend on the seed, its layer and its name alone.
         """
-        flat = torch.zeros(self.size, dtype=self.grads.dtype)
+        flat = torch.zeros(self.size, dtype=self._pools[0].grads.dtype)
         for layer, target, pair in self.pairs(flat):
             generator = torch.Generator().manual_seed(derive_seed(seed, "init", layer, target))
             bound = 1.0 / math.sqrt(pair.a.shape[1])
             values = torch.rand(pair.a.shape, generator=generator, dtype=torch.float64)
             pair.a.copy_((values * 2.0 - 1.0) * bound)
         self.set_master(flat)
+
+
+def _wide(state: AdamWState) -> Tensor:
+    if state.remainder is None:
+        return state.master
+    return join_master(state.master, state.remainder)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def derive_seed(*parts: int | str) -> int:

@@ -23,7 +23,7 @@ from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
 from slidepack.kernels import attention, linear_cross_entropy
 
-__all__ = ["LaneDriver"]
+__all__ = ["LaneDriver", "lane_sums"]
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class LaneDriver:
             hidden_grad=False,
             none_ignored=True,
         )
-        return _sums(head.losses, row.label_bounds)
+        return lane_sums(head.losses, row.label_bounds)
 
     @torch.no_grad()
     def hidden_states(self, batch: PackedBatch, lanes: LanePass | None) -> Tensor:
@@ -172,10 +172,10 @@ class LaneDriver:
         torch.autograd.backward(normed, head.hidden_grad)
         assert leaf.grad is not None
         grad = torch.zeros_like(x).index_copy_(0, row.batch.predicting, leaf.grad)
-        return _sums(head.losses, row.label_bounds), grad
+        return lane_sums(head.losses, row.label_bounds), grad
 
 
-def _sums(losses: Tensor, bounds: Sequence[int]) -> Tensor:
+def lane_sums(losses: Tensor, bounds: Sequence[int]) -> Tensor:
     """Return each lane's sum, in an order that depends on its own tokens alone."""
     lengths = [end - start for start, end in itertools.pairwise(bounds)]
     return torch.segment_reduce(

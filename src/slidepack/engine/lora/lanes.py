@@ -1,6 +1,6 @@
 """The adapters of many lanes, as a decoder's linears meet them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -24,7 +24,7 @@ from slidepack.kernels import (
     lora_tables,
 )
 
-__all__ = ["LaneAdapters", "LanePass", "step_seed"]
+__all__ = ["LaneAdapters", "LanePass", "Serve", "step_seed"]
 
 _SITES: Final = MappingProxyType({group.name: index for index, group in enumerate(GROUPS)})
 
@@ -32,45 +32,68 @@ _SITES: Final = MappingProxyType({group.name: index for index, group in enumerat
 class LaneAdapters:
     """Lanes in their order in a row. Built anew when a lane joins or leaves."""
 
-    def __init__(self, shape: ModelShape, arenas: Sequence[LoraArena]) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        arenas: Sequence[LoraArena],
+        device: torch.device,
+        serve: "Serve | None" = None,
+    ) -> None:
         """Find the lanes' blocks.
 
         Args:
             shape: the base model's sizes.
-            arenas: one a lane, at least one, all of one pool.
+            arenas: one a lane, at least one, all of the same pools.
+            device: where the passes run.
+            serve: brings a layer's lanes to where a pass reads them, layer after layer; None
+                where they stay there.
         """
-        pool = arenas[0].pool
-        assert all(arena.pool is pool for arena in arenas)
+        self._serve = serve
+        self.arenas = tuple(arenas)
         self.methods: tuple[LoraMethod, ...] = tuple(arena.method for arena in arenas)
-        self._device = pool.device
-        # Padding belongs to an adapter that has no rank anywhere.
+        self._device = device
         self._layouts: dict[str, LoraLayout] = {}
         for group in GROUPS:
             layout = group_layout(group, shape, self.methods)
             self._layouts[group.name] = LoraLayout(
                 in_width=layout.in_width,
                 part_widths=layout.part_widths,
+                # Padding belongs to an adapter that has no rank anywhere.
                 ranks=(*layout.ranks, (0,) * len(group.targets)),
             )
         scales = [method.scale for method in self.methods]
-        scales_N = torch.tensor([*scales, 0.0], dtype=pool.grads.dtype, device=self._device)
-        starts = [arena.block_starts() for arena in arenas]
-        keys = list(starts[0])
-        table = torch.tensor(
-            [[*(start[key] for start in starts), 0] for key in keys],
-            dtype=torch.int64,
-            device=self._device,
-        )
-        self._weights = {
-            key: LoraWeights(
-                pool=pool.weights,
-                grads=pool.grads,
-                starts=(*(start[key] for start in starts), 0),
-                offsets=offsets,
-                scales=scales_N,
-            )
-            for key, offsets in zip(keys, table, strict=True)
+        wide = arenas[0].pool_of(0).grads.dtype
+        self._scales = torch.tensor([*scales, 0.0], dtype=wide, device=device)
+        self._starts = {
+            (layer, group.name): (*(arena.block_start(layer, group.name) for arena in arenas), 0)
+            for layer in range(shape.num_layers)
+            for group in GROUPS
         }
+        table = torch.tensor(list(self._starts.values()), dtype=torch.int64, device=device)
+        self._offsets = dict(zip(self._starts, table, strict=True))
+        self._resident: dict[int, Mapping[str, LoraWeights]] = {}
+
+    def weights_over(self, layer: int, weights: Tensor, grads: Tensor) -> Mapping[str, LoraWeights]:
+        """Return the lanes' weights of each group of a layer, over copies of its pool."""
+        return {
+            group.name: LoraWeights(
+                pool=weights,
+                grads=grads,
+                starts=self._starts[layer, group.name],
+                offsets=self._offsets[layer, group.name],
+                scales=self._scales,
+            )
+            for group in GROUPS
+        }
+
+    def served_weights(self, layer: int) -> Mapping[str, LoraWeights]:
+        """Return the lanes' weights of each group of a layer, where a pass reads them."""
+        if self._serve is not None:
+            return self._serve(self, layer)
+        if layer not in self._resident:
+            pool = self.arenas[0].pool_of(layer)
+            self._resident[layer] = self.weights_over(layer, pool.weights, pool.grads)
+        return self._resident[layer]
 
     def __len__(self) -> int:
         """Return how many lanes there are."""
@@ -91,7 +114,7 @@ class LaneAdapters:
             for name, layout in self._layouts.items()
             if layout.largest_rank
         }
-        return LanePass(self._weights, tables, dropout, add=not first)
+        return LanePass(self, tables, dropout, add=not first)
 
     def dropout(self, row: LaneRow, seeds: Sequence[int]) -> LoraDropout | None:
         """Return the dropout of a row, or None where no lane has any.
@@ -110,38 +133,48 @@ class LaneAdapters:
 class LanePass:
     """The lanes during one pass of a row."""
 
-    weights: Mapping[tuple[int, str], LoraWeights]
-    """Of each layer's groups."""
+    lanes: LaneAdapters
     tables: Mapping[str, LoraTables]
     """Of the groups that any lane targets."""
     dropout: LoraDropout | None
     add: bool
     """Add to the gradients instead of overwriting them."""
 
-    def layer(self, layer: int) -> LayerAdapter:
-        """Return what a decoder layer needs."""
-        return _LayerPass(self, layer)
+    def layer(self, layer: int, weights: Mapping[str, LoraWeights] | None = None) -> LayerAdapter:
+        """Return what a decoder layer needs.
+
+        Args:
+            layer: index.
+            weights: of the layer's groups; None lets them be served.
+        """
+        found = self.lanes.served_weights(layer) if weights is None else weights
+        return _LayerPass(self, layer, found)
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerPass:
-    lanes: LanePass
+    passing: LanePass
     layer: int
+    weights: Mapping[str, LoraWeights]
 
     def linear(self, x: Tensor, weight: Tensor, group: str) -> Tensor:
         """Apply a group's linears and each token's own adapter."""
-        tables = self.lanes.tables.get(group)
+        tables = self.passing.tables.get(group)
         if tables is None:
             return torch.nn.functional.linear(x, weight)
         return lora_linear(
             x,
             weight,
             tables,
-            self.lanes.weights[self.layer, group],
-            add=self.lanes.add,
-            dropout=self.lanes.dropout,
+            self.weights[group],
+            add=self.passing.add,
+            dropout=self.passing.dropout,
             site=self.layer * len(GROUPS) + _SITES[group],
         )
+
+
+Serve = Callable[[LaneAdapters, int], Mapping[str, LoraWeights]]
+"""Brings a layer's lanes to where a pass reads them; asked for layer after layer."""
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -1,15 +1,23 @@
 """One lane's optimizer step: exact global-norm clipping, then AdamW over its flat arena."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import OptimSpec
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.kernels import adamw, adamw_ref, adamw_scalars
+from slidepack.kernels import AdamWState, adamw, adamw_ref, adamw_scalars
 
-__all__ = ["gradient_norm", "learning_rate", "optimizer_step", "warmup_steps"]
+__all__ = [
+    "adamw_numbers",
+    "clip_factor",
+    "lane_norms",
+    "learning_rate",
+    "optimizer_step",
+    "squared_norms",
+    "warmup_steps",
+]
 
 
 def learning_rate(spec: OptimSpec, step: int, total_steps: int) -> float:
@@ -40,58 +48,81 @@ def warmup_steps(spec: OptimSpec, total_steps: int) -> int:
 
 
 @torch.no_grad()
-def gradient_norm(arena: LoraArena) -> Tensor:
-    """Return the norm of a lane's gradient, a scalar on its device."""
-    norm: Tensor = torch.linalg.vector_norm(arena.grads)
-    return norm
+def squared_norms(grads_LN: Tensor) -> Tensor:
+    """Return the squared norm of each row, [L] fp64, whatever is beside the rows in memory."""
+    norms = [torch.linalg.vector_norm(row) for row in grads_LN]
+    return torch.stack(norms).double().square()
+
+
+def lane_norms(squares_NL: Tensor) -> list[float]:
+    """Return each lane's norm from the squared norms of its layers.
+
+    They are added without rounding, so that the order in which layers pass does not matter.
+    """
+    return [_root(lane) for lane in squares_NL.tolist()]
+
+
+def _root(squares: Sequence[float]) -> float:
+    # `fsum` refuses infinities of both signs, which squares never are, and passes NaNs on.
+    return math.sqrt(math.fsum(squares))
 
 
 @torch.no_grad()
 def optimizer_step(
-    arena: LoraArena, spec: OptimSpec, step: int, total_steps: int, norm: float
+    state: AdamWState,
+    grads: Tensor,
+    spec: OptimSpec,
+    step: int,
+    total_steps: int,
+    norm: float,
 ) -> None:
     """Clip and step.
 
     Args:
-        arena: the lane; its gradient is that of the step's mean loss.
+        state: a lane's master and moments, or a part of them.
+        grads: of the same elements; the gradient of the step's mean loss.
         spec: AdamW's settings.
         step: steps done before this one, from 0.
         total_steps: steps of the whole run, for the schedule.
-        norm: of the gradient. Where it is not finite, nothing is changed.
+        norm: of the lane's whole gradient, a finite number.
     """
-    if not math.isfinite(norm):
-        return
-    # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
-    clip = min(1.0, spec.clip_norm / (norm + 1e-6)) if spec.clip_norm > 0.0 else 1.0
-    lr = learning_rate(spec, step, total_steps)
-    state = arena.state
     if state.remainder is None:
         adamw_ref(
             state.master,
-            arena.grads * clip,
+            grads * clip_factor(spec, norm),
             state.exp_avg,
             state.exp_avg_sq,
             step=step + 1,
-            lr=lr,
+            lr=learning_rate(spec, step, total_steps),
             beta1=spec.beta1,
             beta2=spec.beta2,
             eps=spec.eps,
             weight_decay=spec.weight_decay,
         )
         return
-    scalars = adamw_scalars(
-        torch.tensor(step + 1),
-        torch.tensor(clip),
-        lr=lr,
-        beta1=spec.beta1,
-        beta2=spec.beta2,
-        weight_decay=spec.weight_decay,
-    )
     adamw(
-        arena.grads,
+        grads,
         state,
-        scalars.to(arena.pool.device),
+        adamw_numbers(spec, step, total_steps, norm).to(grads.device),
         beta1=spec.beta1,
         beta2=spec.beta2,
         eps=spec.eps,
+    )
+
+
+def clip_factor(spec: OptimSpec, norm: float) -> float:
+    """Return the factor on a gradient of this norm."""
+    # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
+    return min(1.0, spec.clip_norm / (norm + 1e-6)) if spec.clip_norm > 0.0 else 1.0
+
+
+def adamw_numbers(spec: OptimSpec, step: int, total_steps: int, norm: float) -> Tensor:
+    """Return `kernels.adamw_scalars` of a lane's step, on the CPU."""
+    return adamw_scalars(
+        torch.tensor(step + 1),
+        torch.tensor(clip_factor(spec, norm)),
+        lr=learning_rate(spec, step, total_steps),
+        beta1=spec.beta1,
+        beta2=spec.beta2,
+        weight_decay=spec.weight_decay,
     )

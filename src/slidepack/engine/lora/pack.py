@@ -5,10 +5,9 @@ In exact mode not even a rounding does: every row is filled up to the same numbe
 products of the base have the same shape whoever is in them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
@@ -16,9 +15,8 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.lanes import LaneAdapters, step_seed
-from slidepack.engine.lora.optimizer import gradient_norm, optimizer_step
-from slidepack.engine.lora.pool import LanePool
-from slidepack.engine.lora.rows import LaneRow, Piece, lane_row, micro_steps, supervised_tokens
+from slidepack.engine.lora.passes import LaneUpdate, Passes, ResidentPasses
+from slidepack.engine.lora.rows import LaneRow, lane_row, micro_steps, supervised_tokens
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loss import LossSum
@@ -60,6 +58,7 @@ class Pack:
         check_stop: Callable[[], None] = lambda: None,
         *,
         exact_tokens: int = 0,
+        passes: Passes | None = None,
     ) -> None:
         """Begin without a lane.
 
@@ -71,6 +70,7 @@ class Pack:
             check_stop: may raise to abandon a pass; lanes only change once all passes are done.
             exact_tokens: tokens that every row is filled up to, more than a micro-batch has; 0
                 for rows as long as they are.
+            passes: where base or lanes slide; None keeps both where the passes run.
 
         Raises:
             ValueError: `exact_tokens` leaves no room for padding.
@@ -78,9 +78,10 @@ class Pack:
         if exact_tokens and exact_tokens <= max_tokens:
             raise ValueError(f"exact_tokens is {exact_tokens}; use more than {max_tokens}")
         self.max_tokens = max_tokens
-        self.pool = LanePool(decoder.device, decoder.dtype)
         self._decoder = decoder
-        self._driver = LaneDriver(decoder, choices, activations, check_stop)
+        self._passes = passes or ResidentPasses(
+            decoder, LaneDriver(decoder, choices, activations, check_stop)
+        )
         self._exact_tokens = exact_tokens
         self._lanes: dict[str, LoraArena] = {}
         self._adapters: dict[tuple[str, ...], LaneAdapters] = {}
@@ -99,7 +100,7 @@ class Pack:
         """
         if name in self._lanes:
             raise ValueError(f"{name} is in the pack already")
-        arena = LoraArena(self._decoder.shape, method, self.pool)
+        arena = self._passes.new_lane(method)
         arena.initialise(seed)
         self._lanes[name] = arena
         self._adapters.clear()
@@ -123,20 +124,25 @@ class Pack:
         counted = {name: supervised_tokens(lane.rows) for name, lane in work.items()}
         adapters = self.adapters(tuple(work))
         seeds = [step_seed(lane.seed, lane.step) for lane in work.values()]
-        losses = torch.zeros(len(work), dtype=torch.float64, device=self._decoder.device)
-        steps = micro_steps([lane.rows for lane in work.values()], self.max_tokens)
-        for number, pieces in enumerate(steps):
-            row = self._row(pieces, list(counted.values()))
-            dropout = adapters.dropout(row, seeds)
-            losses += self._driver.train(
-                row, adapters.lane_pass(row.bounds, first=number == 0, dropout=dropout)
-            )
-        norms = torch.stack([gradient_norm(self._lanes[name]) for name in work]).tolist()
-        outcomes = {}
-        for (name, lane), mean, norm in zip(work.items(), losses.tolist(), norms, strict=True):
-            optimizer_step(self._lanes[name], lane.optim, lane.step, lane.total_steps, norm)
-            outcomes[name] = StepOutcome(LossSum(mean * counted[name], counted[name]), norm)
-        return outcomes
+        rows = self._rows([lane.rows for lane in work.values()], list(counted.values()))
+        losses, norms = self._passes.train(rows, adapters, seeds)
+        self._passes.update(
+            [
+                LaneUpdate(
+                    arena=self._lanes[name],
+                    optim=lane.optim,
+                    step=lane.step,
+                    total_steps=lane.total_steps,
+                    norm=norm,
+                )
+                for (name, lane), norm in zip(work.items(), norms, strict=True)
+                if math.isfinite(norm)
+            ]
+        )
+        return {
+            name: StepOutcome(LossSum(mean * counted[name], counted[name]), norm)
+            for name, mean, norm in zip(work, losses, norms, strict=True)
+        }
 
     def shrink(self, longest: int) -> bool:
         """Halve the micro-batches, down to the longest row; return whether that was possible."""
@@ -147,15 +153,12 @@ class Pack:
 
     def evaluate(self, rows: Mapping[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
         """Return the summed loss of each lane's rows, without dropout."""
-        adapters = self.adapters(tuple(rows))
-        total = torch.zeros(len(rows), dtype=torch.float64, device=self._decoder.device)
-        for pieces in micro_steps(list(rows.values()), self.max_tokens):
-            # Sums, not means: a token weighs one.
-            row = self._row(pieces, [1] * len(rows))
-            total += self._driver.evaluate(row, adapters.lane_pass(row.bounds))
+        # Sums, not means: a token weighs one.
+        micro_batches = self._rows(list(rows.values()), [1] * len(rows))
+        totals = self._passes.evaluate(micro_batches, self.adapters(tuple(rows)))
         return {
-            name: LossSum(value, supervised_tokens(lane_rows))
-            for (name, lane_rows), value in zip(rows.items(), total.tolist(), strict=True)
+            name: LossSum(total, supervised_tokens(lane_rows))
+            for (name, lane_rows), total in zip(rows.items(), totals, strict=True)
         }
 
     def adapters(self, names: tuple[str, ...]) -> LaneAdapters:
@@ -163,16 +166,23 @@ class Pack:
         found = self._adapters.get(names)
         if found is None:
             arenas = [self._lanes[name] for name in names]
-            found = self._adapters[names] = LaneAdapters(self._decoder.shape, arenas)
+            found = self._adapters[names] = LaneAdapters(
+                self._decoder.shape, arenas, self._decoder.device, self._passes.serve
+            )
         return found
 
-    def _row(self, pieces: Sequence[Piece | None], denominators: Sequence[int]) -> LaneRow:
+    def _rows(
+        self, steps: Sequence[Sequence[EncodedRow]], denominators: Sequence[int]
+    ) -> list[LaneRow]:
         decoder = self._decoder
-        return lane_row(
-            pieces,
-            denominators,
-            decoder.shape,
-            decoder.device,
-            decoder.dtype,
-            pad_to=self._exact_tokens,
-        )
+        return [
+            lane_row(
+                pieces,
+                denominators,
+                decoder.shape,
+                decoder.device,
+                decoder.dtype,
+                pad_to=self._exact_tokens,
+            )
+            for pieces in micro_steps(steps, self.max_tokens)
+        ]

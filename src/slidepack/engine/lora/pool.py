@@ -95,6 +95,9 @@ class LanePool:
                 grown[name][:kept].copy_(self._tensors[name][:kept])
         self._tensors = grown
 
+    def _new(self, elements: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(elements, dtype=dtype, device=self.device)
+
     def _empty(self, name: str, elements: int) -> Tensor:
-        tensor = torch.empty(elements, dtype=self._dtypes[name], device=self.device)
+        tensor = self._new(elements, self._dtypes[name])
         return tensor.requires_grad_() if name == "weights" else tensor

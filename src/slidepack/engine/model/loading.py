@@ -60,6 +60,7 @@ def load_decoder(
     device: torch.device,
     dtype: torch.dtype,
     on_layer: Callable[[int, int], None] = lambda _done, _total: None,
+    layer_room: Callable[[int], Tensor] | None = None,
 ) -> Decoder:
     """Load a model, at most one tensor of it twice in memory.
 
@@ -68,6 +69,8 @@ def load_decoder(
         device: where the weights go.
         dtype: what they are converted to.
         on_layer: called with (layers done, layers in all); may raise to stop the load.
+        layer_room: returns memory for so many elements of a layer, where layers do not go to the
+            device.
 
     Raises:
         SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN.
@@ -82,7 +85,8 @@ def load_decoder(
     shards.copy_into("model.embed_tokens.weight", embedding)
     layers = []
     for index in range(shape.num_layers):
-        layer = layer_over(empty(shape.layer_params), shape)
+        flat = layer_room(shape.layer_params) if layer_room else empty(shape.layer_params)
+        layer = layer_over(flat, shape)
         for name, view in layer.named.items():
             shards.copy_into(f"model.layers.{index}.{name}", view)
         layers.append(layer)

@@ -7,7 +7,7 @@ layer's gradient goes to the optimizer while the layers below are still at work.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from slidepack.engine.sliding.rows import Rows
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import StepSettings, Updates
+from slidepack.engine.sliding.walk import rows_ahead
 from slidepack.engine.sliding.weight_ring import Weights
 from slidepack.kernels import attention, linear_cross_entropy, squared_norm
 
@@ -34,8 +35,6 @@ __all__ = ["FullDriver", "StepResult", "Window"]
 
 _GRADIENT: Final = -1
 """Level of the gradient in `Rows`."""
-_ROWS_AHEAD: Final = 2
-"""Passes whose rows are fetched ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ class FullDriver:
             weights = layer_over(flat, shape)
             for micro, batch in enumerate(batches):
                 x = rows.get((layer, micro))
-                for step, ahead in _ahead(micro, len(batches)):
+                for step, ahead in rows_ahead(micro, len(batches)):
                     rows.prefetch((layer + step, ahead))
                 y = self._layer(layer, x, weights, batch)
                 if keep:
@@ -200,7 +199,7 @@ class FullDriver:
         losses = []
         for micro, batch in enumerate(batches):
             x = rows.get((shape.num_layers, micro))
-            for step, ahead in _ahead(micro, len(batches)):
+            for step, ahead in rows_ahead(micro, len(batches)):
                 if step == 0:
                     rows.prefetch((shape.num_layers, ahead))
             leaf = x[batch.predicting].requires_grad_()
@@ -246,7 +245,7 @@ class FullDriver:
         for micro, batch in enumerate(batches):
             x = rows.get((layer, micro)).detach().requires_grad_()
             dy = rows.get((_GRADIENT, micro))
-            for step, ahead in _ahead(micro, len(batches)):
+            for step, ahead in rows_ahead(micro, len(batches)):
                 if layer - step >= 0:
                     rows.prefetch((layer - step, ahead))
                     rows.prefetch((_GRADIENT, ahead))
@@ -296,18 +295,6 @@ class FullDriver:
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
         self.window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
         return True
-
-
-def _ahead(micro: int, count: int) -> Iterator[tuple[int, int]]:
-    """Yield (layers further on, micro-batch) of the passes after this one whose rows are there.
-
-    One pass ahead is not enough: its rows may queue behind a layer's weights for as long as a pass.
-    """
-    for ahead in range(micro + 1, micro + 1 + _ROWS_AHEAD):
-        if ahead < count:
-            yield 0, ahead
-        elif ahead - count < micro:
-            yield 1, ahead - count
 
 
 def _leaves(flat: Tensor, grad: Tensor, shape: ModelShape) -> LayerWeights:

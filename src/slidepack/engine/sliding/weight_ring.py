@@ -113,6 +113,12 @@ class WeightRing:
         if slot is not None:
             slot.layer = None
 
+    def abandon(self) -> None:
+        """Let go of every slot, after a pass that did not come to its end."""
+        for slot in self._slots:
+            slot.held = False
+            slot.free = self._streams.compute.mark()
+
     def resident(self, layer: int) -> Tensor | None:
         """Return what the card's engine renews: nothing, the host's copy is fetched again."""
         del layer

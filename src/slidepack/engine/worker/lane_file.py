@@ -31,15 +31,13 @@ def load_lane(arena: LoraArena, folder: Path, digest: str) -> None:
         OSError: the file cannot be read.
         ValueError: it is damaged, or another lane's.
     """
-    state = arena.state
     read = {name: torch.empty_like(t, device="cpu") for name, t in _tensors(arena).items()}
     if read_tensors(folder / _FILE, read) != digest:
         raise ValueError(f"{_FILE} is damaged (its digest differs)")
     arena.set_master(read["master"])
-    state.exp_avg.copy_(read["exp_avg"])
-    state.exp_avg_sq.copy_(read["exp_avg_sq"])
+    arena.set_moments(read["exp_avg"], read["exp_avg_sq"])
 
 
 def _tensors(arena: LoraArena) -> dict[str, Tensor]:
-    state = arena.state
-    return {"master": arena.master(), "exp_avg": state.exp_avg, "exp_avg_sq": state.exp_avg_sq}
+    first, second = arena.moments()
+    return {"master": arena.master(), "exp_avg": first, "exp_avg_sq": second}

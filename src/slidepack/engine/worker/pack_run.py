@@ -22,11 +22,9 @@ from slidepack.engine.contract.events import (
 )
 from slidepack.engine.contract.pack import LaneRef, PackFolder
 from slidepack.engine.data.tokenizer import load_tokenizer
-from slidepack.engine.lora.pack import LaneStep, Pack, StepOutcome
-from slidepack.engine.model.layer_attention import layer_attention
-from slidepack.engine.model.layers import Decoder
-from slidepack.engine.model.loading import load_decoder
+from slidepack.engine.lora.pack import LaneStep, StepOutcome
 from slidepack.engine.model.loss import LossSum
+from slidepack.engine.worker.base import Base, open_base
 from slidepack.engine.worker.boarding import Boarding
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.eventlog import EventLog
@@ -56,20 +54,12 @@ class PackRun:
         self._spec = folder.read_pack()
         self._plan = folder.read_plan()
         self._control = ControlReader(folder.control)
-        self._decoder = self._load(open_device(self._plan))
-        tokens = self._plan.micro_batch_tokens
-        self._pack = Pack(
-            self._decoder,
-            layer_attention(self._decoder.shape, self._decoder.device, self._decoder.dtype),
-            self._plan.layer_activations,
-            tokens,
-            stop.check,
-            exact_tokens=_padded(tokens) if self._spec.exact else 0,
-        )
+        self._base = self._load(open_device(self._plan))
+        self._pack = self._base.pack
         self._boarding = Boarding(
             self._spec,
             self._plan,
-            self._decoder.shape,
+            self._base.decoder.shape,
             load_tokenizer(Path(self._spec.base.path)),
             stop,
             lambda lane, error: self._report_left(lane, 0, error.report.code),
@@ -93,17 +83,23 @@ class PackRun:
             raise
         finally:
             self._boarding.close(self._stop.reason or "the pack has ended")
+            self._base.close()
 
-    def _load(self, device: torch.device) -> Decoder:
-        dtype = torch.float32 if self._plan.precision == "fp32" else torch.bfloat16
-
+    def _load(self, device: torch.device) -> Base:
         def on_layer(done: int, total: int) -> None:
             self._stop.check()
             self._events.append(
                 PhaseChanged(at=self._events.now(), phase="loading", done=done, total=total)
             )
 
-        return load_decoder(Path(self._spec.base.path), device, dtype, on_layer)
+        return open_base(
+            Path(self._spec.base.path),
+            self._plan,
+            device,
+            on_layer,
+            self._stop.check,
+            exact=self._spec.exact,
+        )
 
     def _loop(self) -> None:
         while True:
@@ -159,7 +155,7 @@ class PackRun:
         """Give a lane its seat, its checkpoint, and its first evaluation."""
         lane = seat.ref.lane
         try:
-            arena = self._pack.join(lane, seat.method, seat.seed)
+            self._pack.join(lane, seat.method, seat.seed)
         except torch.OutOfMemoryError as error:
             if not self._seats:
                 seat.fail(coded(error))
@@ -170,9 +166,7 @@ class PackRun:
             self._boarding.add(seat.ref)
             return
         self._seats[lane] = seat
-        trainee = LoraTrainee(
-            self._decoder, self._pack, lane, arena, seat.optim, seat.seed, self._stop.check
-        )
+        trainee = LoraTrainee(self._base, lane, seat.optim, seat.seed, self._stop.check)
         self._try(seat, lambda seat: seat.begin(trainee, self._plan))
         if lane in self._seats:
             self._events.append(
@@ -266,8 +260,3 @@ class PackRun:
 
     def _report_left(self, lane: str, step: int, reason: str) -> None:
         self._events.append(LaneLeft(at=self._events.now(), lane=lane, step=step, reason=reason))
-
-
-def _padded(tokens: int) -> int:
-    """Return the tokens of every row in exact mode: room for one of padding, a round number."""
-    return -(-(tokens + 1) // 64) * 64

@@ -10,14 +10,12 @@ from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.peft import write_peft_folder
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.lora.pack import LaneStep, Pack
+from slidepack.engine.lora.pack import LaneStep
 from slidepack.engine.model.generate import generate_greedy
-from slidepack.engine.model.layer_attention import LayerAttention, layer_attention
-from slidepack.engine.model.layers import Decoder
-from slidepack.engine.model.loading import load_decoder
+from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
+from slidepack.engine.worker.base import Base, open_base
 from slidepack.engine.worker.lane_file import load_lane, save_lane
 
 __all__ = ["LoraTrainee", "Trainee", "load_lora"]
@@ -94,36 +92,37 @@ class LoraTrainee:
 
     def __init__(
         self,
-        decoder: Decoder,
-        pack: Pack,
+        base: Base,
         lane: str,
-        arena: LoraArena,
         optim: OptimSpec,
         seed: int,
         check_stop: Callable[[], None],
+        *,
+        owns_base: bool = False,
     ) -> None:
-        """Bind a lane that has joined a pack.
+        """Bind a lane that has joined the pack.
 
         Args:
-            decoder: the base.
-            pack: where the lane is.
+            base: with the pack.
             lane: its name there.
-            arena: its adapter.
             optim: AdamW's settings.
             seed: of the lane.
             check_stop: may raise to stop an answer.
+            owns_base: the base goes with this lane.
         """
+        decoder = base.decoder
         self.shape, self.device, self.dtype = decoder.shape, decoder.device, decoder.dtype
-        self.attention = layer_attention(decoder.shape, decoder.device, decoder.dtype)
+        self.attention = base.attention
         self.applies_bad_steps = False
-        self._decoder = decoder
+        self.arena = base.pack.lanes[lane]
+        self.trainable_params = self.arena.trainable_params
+        self._base = base
+        self._pack = base.pack
+        self._lane = lane
         self._optim = optim
         self._seed = seed
         self._check_stop = check_stop
-        self._pack = pack
-        self._lane = lane
-        self.arena = arena
-        self.trainable_params = arena.trainable_params
+        self._owns_base = owns_base
 
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int
@@ -149,7 +148,7 @@ class LoraTrainee:
     ) -> list[list[int]]:
         """Continue prompts greedily, with the adapter or without."""
         return generate_greedy(
-            self._decoder,
+            self._base.decoder,
             self._pack.adapters((self._lane,)) if tuned else None,
             self.attention,
             prompts,
@@ -179,7 +178,9 @@ class LoraTrainee:
         write_peft_folder(self.arena, base_name, folder / "adapter")
 
     def close(self) -> None:
-        """Do nothing: everything goes with the last reference."""
+        """Close the base, where it is this lane's own."""
+        if self._owns_base:
+            self._base.close()
 
 
 def load_lora(
@@ -195,16 +196,8 @@ def load_lora(
     """Load the base and make a new adapter.
 
     Raises:
-        SlidepackError: the errors of `load_decoder`.
+        SlidepackError: the errors of `open_base`.
     """
-    dtype = torch.float32 if plan.precision == "fp32" else torch.bfloat16
-    decoder = load_decoder(folder, device, dtype, on_layer)
-    pack = Pack(
-        decoder,
-        layer_attention(decoder.shape, device, dtype),
-        plan.layer_activations,
-        plan.micro_batch_tokens,
-        check_stop,
-    )
-    arena = pack.join(_LANE, method, seed)
-    return LoraTrainee(decoder, pack, _LANE, arena, optim, seed, check_stop)
+    base = open_base(folder, plan, device, on_layer, check_stop)
+    base.pack.join(_LANE, method, seed)
+    return LoraTrainee(base, _LANE, optim, seed, check_stop, owns_base=True)

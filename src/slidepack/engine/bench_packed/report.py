@@ -1,0 +1,202 @@
+"""The measurement as JSON: every ratio is of figures of the same run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+from slidepack.engine.bench_packed.ceiling import CeilingResult
+from slidepack.engine.bench_packed.crossover import LEAST_GAIN, find_crossover
+from slidepack.engine.bench_packed.device import host_peak_bytes, measured_dtype
+from slidepack.engine.bench_packed.options import PackedOptions
+from slidepack.engine.bench_packed.packs import PackResult
+from slidepack.engine.bench_packed.peft_process import PeftResult
+from slidepack.engine.bench_packed.steps import StepTimes
+from slidepack.engine.contract.job import LORA_TARGETS
+
+__all__ = ["OurResults", "report"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OurResults:
+    """What this engine took."""
+
+    attention: str
+    """The path of the attention."""
+    packs: Sequence[PackResult]
+    """Fewest lanes first."""
+    ceilings: Sequence[CeilingResult]
+    """One for each size of a pass."""
+
+
+def report(
+    options: PackedOptions, device: torch.device, ours: OurResults, peft: PeftResult
+) -> dict[str, Any]:
+    """Put the results together.
+
+    Returns:
+        Settings, `packs` (a row a number of lanes), and what they are held against: `one_by_one`,
+        `peft` and `ceiling`, then `crossover`. What was not measured is None.
+    """
+    solo = next((pack for pack in ours.packs if pack.lanes == 1), None)
+    rates = _Rates(
+        solo=None if solo is None else _rate(options, solo),
+        peft=None if peft.answer is None else _per_second(options, 1, peft.answer.times),
+        ceilings={each.tokens: each.times for each in ours.ceilings},
+    )
+    points = [(pack.lanes, _rate(options, pack)) for pack in ours.packs]
+    crossover = find_crossover(points)
+    return {
+        **_settings(options, device, ours),
+        "packs": [
+            _pack(options, pack, rates) for pack in ours.packs if pack.lanes in options.lanes
+        ],
+        "one_by_one": None if solo is None else _one_by_one(options, solo),
+        "peft": _peft(options, peft),
+        "ceiling": _ceiling(ours.ceilings),
+        "crossover": {
+            "lanes": crossover.lanes,
+            "least_gain": LEAST_GAIN,
+            "text": crossover.text,
+        },
+        "host_peak_bytes": host_peak_bytes(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rates:
+    """What packs are held against, in tokens a second; passes of the ceiling by their tokens."""
+
+    solo: float | None
+    peft: float | None
+    ceilings: Mapping[int, StepTimes | None]
+
+    def ceiling(self, passes: Sequence[int]) -> float | None:
+        """Return the ceiling's rate over the same passes."""
+        seconds = 0.0
+        for tokens in passes:
+            times = self.ceilings[tokens]
+            if times is None:
+                return None
+            seconds += times.median_seconds
+        return sum(passes) / seconds
+
+
+def _settings(options: PackedOptions, device: torch.device, ours: OurResults) -> dict[str, Any]:
+    shape = options.model_shape
+    return {
+        "shape": options.shape,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+        "precision": _name(measured_dtype(device)),
+        "threads": torch.get_num_threads(),
+        "attention": ours.attention,
+        "parameters": shape.total_params,
+        "trainable_parameters_per_lane": shape.lora_params(options.rank, LORA_TARGETS),
+        "batch": options.batch,
+        "seq": options.seq,
+        "rank": options.rank,
+        "alpha": options.alpha,
+        "activations": options.activations,
+        "max_tokens": options.max_tokens,
+        "vram_cap_gb": options.vram_cap_gb,
+        "warm_up_steps": options.warm_up,
+        "steps": options.steps,
+    }
+
+
+def _pack(options: PackedOptions, pack: PackResult, rates: _Rates) -> dict[str, Any]:
+    rate, ceiling = _rate(options, pack), rates.ceiling(pack.passes)
+    return {
+        "lanes": pack.lanes,
+        "tokens": options.step_tokens(pack.lanes),
+        "pass_tokens": list(pack.passes),
+        **_timing(pack.times),
+        "tokens_per_second": rate,
+        "tokens_per_second_per_lane": rate / pack.lanes,
+        "gain_over_one_by_one": _ratio(rate, rates.solo),
+        "gain_over_peft": _ratio(rate, rates.peft),
+        "ceiling_tokens_per_second": ceiling,
+        "share_of_ceiling": _ratio(rate, ceiling),
+        **_memory(pack.times),
+        "join_peak_device_bytes": pack.join_peak_bytes,
+        "lane_state_bytes": pack.lane_state_bytes,
+        "loss": pack.loss,
+        "applied": pack.applied,
+    }
+
+
+def _one_by_one(options: PackedOptions, solo: PackResult) -> dict[str, Any]:
+    return {
+        **_timing(solo.times),
+        "tokens_per_second": _rate(options, solo),
+        **_memory(solo.times),
+        "note": "lanes that run one after the other have the tokens a second of one lane alone, "
+        "however many they are",
+    }
+
+
+def _peft(options: PackedOptions, peft: PeftResult) -> dict[str, Any]:
+    answer = peft.answer
+    if answer is None:
+        return {"tokens_per_second": None, "why": peft.why}
+    return {
+        **_timing(answer.times),
+        "tokens_per_second": _per_second(options, 1, answer.times),
+        **_memory(answer.times),
+        "host_peak_bytes": answer.host_peak_bytes,
+        "trainable_parameters": answer.trainable_params,
+        "adapter_precision": answer.adapter_precision,
+        "loss": answer.loss,
+        "versions": answer.versions,
+        "why": None,
+    }
+
+
+def _ceiling(ceilings: Sequence[CeilingResult]) -> dict[str, Any]:
+    """Return the passes, smallest first, and the rate of the largest."""
+    passes = [
+        {"tokens": each.tokens, "tokens_per_second": None, "why": each.why}
+        if each.times is None
+        else {
+            "tokens": each.tokens,
+            **_timing(each.times, of="pass"),
+            "tokens_per_second": each.tokens / each.times.median_seconds,
+            **_memory(each.times),
+            "why": None,
+        }
+        for each in ceilings
+    ]
+    return {"tokens_per_second": passes[-1]["tokens_per_second"], "passes": passes}
+
+
+def _timing(times: StepTimes, of: str = "step") -> dict[str, Any]:
+    return {
+        f"{of}_seconds": list(times.step_seconds),
+        f"median_{of}_seconds": times.median_seconds,
+    }
+
+
+def _memory(times: StepTimes) -> dict[str, Any]:
+    return {
+        "device_peak_bytes": times.device_peak_bytes,
+        "device_reserved_bytes": times.device_reserved_bytes,
+    }
+
+
+def _rate(options: PackedOptions, pack: PackResult) -> float:
+    return _per_second(options, pack.lanes, pack.times)
+
+
+def _per_second(options: PackedOptions, lanes: int, times: StepTimes) -> float:
+    return options.step_tokens(lanes) / times.median_seconds
+
+
+def _ratio(rate: float, other: float | None) -> float | None:
+    return None if other is None else rate / other
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,287 @@
+"""Packed LoRA over a base that does not fit the card: layers slide through it, and so do the lanes.
+
+A step walks the layers as full fine-tuning does: every micro-batch of layer i, then layer i + 1,
+and the same way down. The base and the lanes' weights of a layer come to the card in slots; the
+lanes' gradient of a layer goes to host memory, where its state is. The updates wait for each lane's
+norm, and run on the CPU beside the next step's forward pass.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.contract.job import LoraMethod
+from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.driver import lane_sums
+from slidepack.engine.lora.lanes import LaneAdapters, LanePass, Serve
+from slidepack.engine.lora.optimizer import lane_norms, squared_norms
+from slidepack.engine.lora.passes import LaneUpdate
+from slidepack.engine.lora.rows import LaneRow
+from slidepack.engine.model.decoder import decoder_layer
+from slidepack.engine.model.ends import embed, final_hidden
+from slidepack.engine.model.layer_attention import LayerAttention
+from slidepack.engine.model.layers import Decoder, layer_over
+from slidepack.engine.sliding.lane_engine import LaneEngine
+from slidepack.engine.sliding.lane_slots import LaneSlots
+from slidepack.engine.sliding.rows import Rows
+from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.walk import rows_ahead
+from slidepack.engine.sliding.weight_ring import WeightRing
+from slidepack.kernels import LoraWeights, attention, linear_cross_entropy
+
+__all__ = ["SlidingPasses"]
+
+_GRADIENT: Final = -1
+"""Level of the gradient in `Rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Micro:
+    """A micro-batch and its lanes."""
+
+    row: LaneRow
+    lanes: LanePass
+
+
+class SlidingPasses:
+    """Passes over layers that slide."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        base: WeightRing,
+        slots: LaneSlots,
+        engine: LaneEngine,
+        choices: LayerAttention,
+        rows: Callable[[Sequence[int]], Rows],
+        streams: Streams,
+        prefetch: int,
+        max_tokens: int,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin without a lane.
+
+        Args:
+            decoder: its ends are on the card; its layers are where `base` fetches them from.
+            base: the window of layers.
+            slots: of the lanes.
+            engine: updates the lanes in host memory.
+            choices: what each layer's attention computes.
+            rows: makes the keeper of the rows of micro-batches of these sizes.
+            streams: of the run.
+            prefetch: layers fetched ahead.
+            max_tokens: that `rows` has room for.
+            check_stop: called before each layer of a pass; may raise to abandon it. Lanes only
+                change in their update, so nothing is lost.
+        """
+        self._decoder = decoder
+        self._base = base
+        self._slots = slots
+        self._engine = engine
+        self._choices = choices
+        self._rows = rows
+        self._streams = streams
+        self._prefetch = prefetch
+        self._max_tokens = max_tokens
+        self._check_stop = check_stop
+
+    @property
+    def serve(self) -> Serve:
+        """Brings the lanes to the card for passes that are not these."""
+        return self._slots.serve
+
+    def new_lane(self, method: LoraMethod) -> LoraArena:
+        """Make room for a lane, all zero."""
+        self._engine.settle()
+        return LoraArena(self._decoder.shape, method, self._slots.pools, self._engine.settle)
+
+    def train(
+        self, rows: Sequence[LaneRow], lanes: LaneAdapters, seeds: Sequence[int]
+    ) -> tuple[list[float], list[float]]:
+        """Run the micro-batches of a step, layer by layer."""
+        micros = [
+            _Micro(
+                row,
+                lanes.lane_pass(row.bounds, first=number == 0, dropout=lanes.dropout(row, seeds)),
+            )
+            for number, row in enumerate(rows)
+        ]
+        with self._walk(rows, lanes) as keeper:
+            self._forward(micros, keeper)
+            losses = self._head(micros, keeper)
+            layers = range(self._decoder.shape.num_layers)
+            squares = [self._backward(layer, micros, keeper) for layer in reversed(layers)]
+        return losses.tolist(), lane_norms(torch.stack(squares, dim=1))
+
+    def update(self, updates: Sequence[LaneUpdate]) -> None:
+        """Start the optimizer steps: the next pass waits for each layer's."""
+        self._engine.start(updates)
+
+    @torch.no_grad()
+    def evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> list[float]:
+        """Return each lane's weighted loss, without gradients."""
+        total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
+        for some in self._fitting(rows):
+            with self._walk(some, lanes) as keeper:
+                total += self._evaluate(some, lanes, keeper)
+        losses: list[float] = total.tolist()
+        return losses
+
+    def _evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters, keeper: Rows) -> Tensor:
+        micros = [_Micro(row, lanes.lane_pass(row.bounds)) for row in rows]
+        self._forward(micros, keeper, keep=False)
+        total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
+        shape = self._decoder.shape
+        for number, micro in enumerate(micros):
+            x = keeper.get((shape.num_layers, number))
+            head = linear_cross_entropy(
+                self._final(x[micro.row.batch.predicting]),
+                self._decoder.head,
+                micro.row.batch.labels,
+                weights_S=micro.row.weights,
+                soft_cap=shape.final_soft_cap,
+                hidden_grad=False,
+                none_ignored=True,
+            )
+            keeper.drop((shape.num_layers, number))
+            total += lane_sums(head.losses, micro.row.label_bounds)
+        return total
+
+    def _fitting(self, rows: Sequence[LaneRow]) -> Iterator[list[LaneRow]]:
+        """Yield the rows in groups that the keeper of rows has room for."""
+        group: list[LaneRow] = []
+        tokens = 0
+        for row in rows:
+            if group and tokens + row.batch.num_tokens > self._max_tokens:
+                yield group
+                group, tokens = [], 0
+            group.append(row)
+            tokens += row.batch.num_tokens
+        yield group
+
+    @contextlib.contextmanager
+    def _walk(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> Iterator[Rows]:
+        """Begin a walk; let go of what it holds where it is abandoned."""
+        keeper = self._rows([row.batch.num_tokens for row in rows])
+        self._slots.begin(lanes)
+        try:
+            yield keeper
+        except BaseException:
+            self._base.abandon()
+            self._slots.abandon()
+            raise
+
+    def _final(self, x: Tensor) -> Tensor:
+        return final_hidden(x, self._decoder.final_norm, self._decoder.shape)
+
+    @torch.no_grad()
+    def _forward(self, micros: Sequence[_Micro], keeper: Rows, *, keep: bool = True) -> None:
+        shape = self._decoder.shape
+        for number, micro in enumerate(micros):
+            x = embed(self._decoder.embedding, micro.row.batch.ids, shape)
+            keeper.put((0, number), x)
+        for layer in range(shape.num_layers):
+            flat, weights = self._acquire(layer, step=1)
+            for number, micro in enumerate(micros):
+                self._check_stop()
+                x = keeper.get((layer, number))
+                for further, ahead in rows_ahead(number, len(micros)):
+                    keeper.prefetch((layer + further, ahead))
+                y = self._layer(layer, x, flat, micro, weights)
+                if keep:
+                    keeper.rest((layer, number))
+                else:
+                    keeper.drop((layer, number))
+                keeper.put((layer + 1, number), y)
+            self._release(layer)
+
+    def _acquire(self, layer: int, step: int) -> tuple[Tensor, Mapping[str, LoraWeights]]:
+        """Return a layer's base and lanes on the card, and fetch those that come next."""
+        flat, weights = self._base.acquire(layer), self._slots.acquire(layer)
+        for ahead in range(1, self._prefetch + 1):
+            following = layer + step * ahead
+            if 0 <= following < self._decoder.shape.num_layers:
+                self._base.prefetch(following)
+                self._slots.prefetch(following)
+        return flat, weights
+
+    def _release(self, layer: int) -> None:
+        self._base.release(layer)
+        self._slots.release(layer)
+
+    def _layer(
+        self,
+        layer: int,
+        x: Tensor,
+        flat: Tensor,
+        micro: _Micro,
+        weights: Mapping[str, LoraWeights],
+    ) -> Tensor:
+        choice, batch = self._choices.at(layer), micro.row.batch
+        return decoder_layer(
+            x,
+            layer_over(flat, self._decoder.shape),
+            self._decoder.shape,
+            batch.rope.of_window(choice.window),
+            lambda q, k, v: attention(q, k, v, batch.segments, choice),
+            micro.lanes.layer(layer, weights),
+        )
+
+    def _head(self, micros: Sequence[_Micro], keeper: Rows) -> Tensor:
+        """Return the lanes' losses; put the last layer's gradient in the rows."""
+        last = self._decoder.shape.num_layers
+        total = torch.zeros(
+            len(micros[0].row.label_bounds) - 1, dtype=torch.float64, device=self._decoder.device
+        )
+        for number, micro in enumerate(micros):
+            batch = micro.row.batch
+            x = keeper.get((last, number))
+            for further, ahead in rows_ahead(number, len(micros)):
+                if further == 0:
+                    keeper.prefetch((last, ahead))
+            leaf = x[batch.predicting].requires_grad_()
+            with torch.enable_grad():
+                normed = self._final(leaf)
+            head = linear_cross_entropy(
+                normed.detach(),
+                self._decoder.head,
+                batch.labels,
+                weights_S=micro.row.weights,
+                soft_cap=self._decoder.shape.final_soft_cap,
+                none_ignored=True,
+            )
+            torch.autograd.backward(normed, head.hidden_grad)
+            assert leaf.grad is not None
+            total += lane_sums(head.losses, micro.row.label_bounds)
+            grad = torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad)
+            keeper.drop((last, number))
+            keeper.put((_GRADIENT, number), grad)
+        return total
+
+    def _backward(self, layer: int, micros: Sequence[_Micro], keeper: Rows) -> Tensor:
+        """Differentiate one layer; return the squared norm of each lane's part of the gradient."""
+        flat, _ = self._acquire(layer, step=-1)
+        with self._slots.gradient(layer) as (weights, grads):
+            for number, micro in enumerate(micros):
+                self._check_stop()
+                # The embedding below layer 0 is frozen, so nothing asks for that gradient.
+                x = keeper.get((layer, number)).detach().requires_grad_(layer > 0)
+                dy = keeper.get((_GRADIENT, number))
+                for further, ahead in rows_ahead(number, len(micros)):
+                    if layer - further >= 0:
+                        keeper.prefetch((layer - further, ahead))
+                        keeper.prefetch((_GRADIENT, ahead))
+                y = self._layer(layer, x, flat, micro, weights)
+                torch.autograd.backward(y, dy)
+                keeper.drop((_GRADIENT, number))
+                keeper.drop((layer, number))
+                if layer:
+                    assert x.grad is not None
+                    keeper.put((_GRADIENT, number), x.grad)
+            squares = torch.cat([squared_norms(part[None]) for part in self._slots.parts(grads)])
+        self._release(layer)
+        return squares
