@@ -12,12 +12,19 @@ from typing import Final, Literal
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec, LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy, Residency, RunPlan
+from slidepack.engine.memory_lanes import (
+    ADAPTER_BYTES_PER_PARAM,
+    HEAD_BYTES_PER_LOGIT,
+    HEAD_CHUNK_ELEMENTS,
+    MOST_PASS_TOKENS,
+    LaneSizes,
+    plan_lane_slide,
+)
 from slidepack.engine.memory_parts import (
     DEVICE_CONTEXT_BYTES,
     DEVICE_HOST_BYTES,
     GIB,
     HOST_PROCESS_BYTES,
-    RESULT_COPIES,
     Machine,
     MemoryNeed,
     activation_bytes_per_token,
@@ -28,18 +35,8 @@ from slidepack.engine.shape import ModelShape
 
 __all__ = ["lora_precision", "plan_lanes", "plan_lora"]
 
-_HEAD_CHUNK_ELEMENTS: Final = 1 << 25
-"""Logits that `kernels.linear_cross_entropy` holds at once."""
-_HEAD_BYTES_PER_LOGIT: Final = 8
-"""The logit in fp32 and one temporary."""
-_ADAPTER_BYTES_PER_PARAM: Final = 16
-"""fp32 master, gradient and two moments."""
 _FEW_TOKENS: Final = 2048
 """Recomputing costs a third more work; smaller passes than this would cost more than that."""
-_MOST_TOKENS: Final = 16_384
-"""Larger passes are no faster."""
-_CHECKPOINT_BYTES_PER_PARAM: Final = 12
-_RESULT_BYTES_PER_PARAM: Final = 4
 
 
 def lora_precision(method: LoraMethod, device: str) -> Literal["fp32", "bf16"]:
@@ -77,7 +74,7 @@ def plan_lanes(
     """Decide how lanes over one base use the machine together, or say why they cannot.
 
     Activations are kept where a pass that is large enough fits with them; else each layer is
-    recomputed in the backward pass.
+    recomputed in the backward pass. Where not even the base fits the card, it slides.
 
     Args:
         specs: of the lanes, at least one, of the same base and precision.
@@ -89,16 +86,27 @@ def plan_lanes(
     """
     methods = [spec.method for spec in specs if isinstance(spec.method, LoraMethod)]
     precision = lora_precision(methods[0], machine.device)
+    lanes = LaneSizes.of(specs, shape)
+    try:
+        return _resident(lanes, precision, shape, machine)
+    except SlidepackError as error:
+        if machine.device == "cpu" or error.report.code != "GPU-OUT-OF-MEMORY":
+            raise
+        if precision == "bf16" and (plan := plan_lane_slide(lanes, shape, machine)) is not None:
+            return plan
+        raise
+
+
+def _resident(
+    lanes: LaneSizes, precision: Literal["fp32", "bf16"], shape: ModelShape, machine: Machine
+) -> tuple[RunPlan, MemoryNeed]:
     width_bytes = 4 if precision == "fp32" else 2
     on_cpu = machine.device == "cpu"
-    adapters = sum(shape.lora_params(method.rank, method.targets) for method in methods)
-    longest = max(min(spec.max_seq_len, shape.max_positions) for spec in specs)
-    step = sum(spec.batch_size * min(spec.max_seq_len, shape.max_positions) for spec in specs)
-    most = max(longest, min(step, _MOST_TOKENS))
+    most = max(lanes.longest, min(lanes.step_tokens, MOST_PASS_TOKENS))
     parts = {
         "frozen weights": shape.total_params * width_bytes,
-        "adapters, their gradients and moments": adapters * _ADAPTER_BYTES_PER_PARAM,
-        "logits of a chunk": min(_HEAD_CHUNK_ELEMENTS, most * shape.vocab) * _HEAD_BYTES_PER_LOGIT,
+        "adapters, their gradients and moments": lanes.params * ADAPTER_BYTES_PER_PARAM,
+        "logits of a chunk": min(HEAD_CHUNK_ELEMENTS, most * shape.vocab) * HEAD_BYTES_PER_LOGIT,
     }
     parts |= (
         {"process and libraries": HOST_PROCESS_BYTES}
@@ -107,7 +115,7 @@ def plan_lanes(
     )
     fixed = sum(parts.values())
     free = machine.ram_available_bytes if on_cpu else machine.device_free_bytes
-    policy, tokens = _fit(shape, width_bytes, usable_bytes(free) - fixed, longest, most)
+    policy, tokens = _fit(shape, width_bytes, usable_bytes(free) - fixed, lanes.longest, most)
     needed = tokens * activation_bytes_per_token(shape, policy, width_bytes)
     if fixed + needed > usable_bytes(free):
         raise too_small(on_cpu, fixed + needed, free)
@@ -117,12 +125,7 @@ def plan_lanes(
         "layers on their way": shape.total_params * width_bytes // 8,
     }
     need = MemoryNeed(
-        device={} if on_cpu else parts,
-        host=parts if on_cpu else host,
-        disk={
-            "checkpoints": adapters * RESULT_COPIES * _CHECKPOINT_BYTES_PER_PARAM,
-            "result": adapters * _RESULT_BYTES_PER_PARAM,
-        },
+        device={} if on_cpu else parts, host=parts if on_cpu else host, disk=lanes.disk
     )
     if need.host_bytes > usable_bytes(machine.ram_available_bytes):
         raise too_small(True, need.host_bytes, machine.ram_available_bytes)
@@ -138,7 +141,7 @@ def plan_lanes(
         predicted_device_bytes=need.device_bytes,
         predicted_host_bytes=need.host_bytes,
         predicted_disk_bytes=need.disk_bytes,
-        reason=_reason(policy, tokens, step, fixed + needed, free, on_cpu=on_cpu),
+        reason=_reason(policy, tokens, lanes.step_tokens, fixed + needed, free, on_cpu=on_cpu),
     )
     return plan, need
 

@@ -155,6 +155,7 @@ class PackRun:
         """Give a lane its seat, its checkpoint, and its first evaluation."""
         lane = seat.ref.lane
         try:
+            self._check_room(seat)
             self._pack.join(lane, seat.method, seat.seed)
         except torch.OutOfMemoryError as error:
             if not self._seats:
@@ -173,6 +174,23 @@ class PackRun:
                 LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
             )
             self._evaluate()
+
+    def _check_room(self, seat: Seat) -> None:
+        """Check that a sliding step of all lanes has room for its rows.
+
+        Raises:
+            torch.OutOfMemoryError: it has not.
+        """
+        slide = self._plan.slide
+        if slide is None:
+            return
+        shape = self._base.decoder.shape
+        tokens = sum(one.step_tokens(shape) for one in (*self._seats.values(), seat))
+        if tokens > slide.max_tokens:
+            raise torch.OutOfMemoryError(
+                f"a step of all lanes has up to {tokens} tokens, there is room for "
+                f"{slide.max_tokens}"
+            )
 
     def _step(self) -> None:
         """Do one step of every lane."""

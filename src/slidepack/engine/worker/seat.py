@@ -76,6 +76,11 @@ class Seat:
         assert self._trainer is not None
         return self._trainer
 
+    def step_tokens(self, shape: ModelShape) -> int:
+        """Return the most tokens of a step."""
+        spec = self._attempt.spec
+        return spec.batch_size * min(spec.max_seq_len, shape.max_positions)
+
     @property
     def steps_done(self) -> int:
         """Whole steps so far; 0 before it has begun."""
