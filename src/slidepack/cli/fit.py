@@ -180,8 +180,7 @@ def answer_fit(
             change = (problem.fix,)
     except SlidepackError as error:
         problem = error.report
-        if problem.code != "RUN-METHOD-UNSUPPORTED":
-            advice = advise(spec, shape, machine)
+        advice = advise(spec, shape, machine)
         change = (problem.fix,) if advice is None else advice.sentences() or (problem.fix,)
     return Fit(
         fits=problem is None,

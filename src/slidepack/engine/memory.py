@@ -29,11 +29,7 @@ __all__ = [
 
 
 def run_precision(spec: JobSpec, device: str) -> Literal["fp32", "bf16"]:
-    """Return the precision that the passes of a run read weights in.
-
-    Raises:
-        SlidepackError: RUN-METHOD-UNSUPPORTED for what no kernel is there for yet.
-    """
+    """Return the precision that the passes of a run read weights in."""
     if isinstance(spec.method, LoraMethod):
         return lora_precision(spec.method, device)
     return "fp32" if device == "cpu" else "bf16"
@@ -43,7 +39,7 @@ def plan_run(spec: JobSpec, shape: ModelShape, machine: Machine) -> RunPlan:
     """Decide how a run uses the machine, or say why it cannot.
 
     Raises:
-        SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
+        SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
     return plan_in_detail(spec, shape, machine)[0]
 

@@ -6,11 +6,12 @@ A micro-batch passes both ways before the next one begins, so what is kept follo
 which the plan chooses.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.job import JobSpec, LoraMethod
+from slidepack.engine.contract.job import LORA_TARGETS, JobSpec, LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy, Residency, RunPlan
 from slidepack.engine.memory_lanes import (
     ADAPTER_BYTES_PER_PARAM,
@@ -33,37 +34,49 @@ from slidepack.engine.memory_parts import (
 )
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["lora_precision", "plan_lanes", "plan_lora"]
+__all__ = ["base_format", "frozen_bytes", "lora_precision", "plan_lanes", "plan_lora"]
+
+BaseFormat = Literal["plain", "nf4"]
+
+_NF4_BLOCK: Final = 64
+"""Elements that share a scale."""
 
 _FEW_TOKENS: Final = 2048
 """Recomputing costs a third more work; smaller passes than this would cost more than that."""
 
 
 def lora_precision(method: LoraMethod, device: str) -> Literal["fp32", "bf16"]:
-    """Return the precision a run's base is held in.
-
-    Raises:
-        SlidepackError: RUN-METHOD-UNSUPPORTED for what no kernel is there for yet.
-    """
+    """Return the precision of a run's passes; a 4-bit base is widened to it."""
     match method.base_precision:
-        case "nf4":
-            raise SlidepackError(
-                "RUN-METHOD-UNSUPPORTED",
-                "A 4-bit base is not built yet.",
-                why="base_precision is nf4",
-                fix="Use auto, bf16 or fp32.",
-            )
-        case "auto":
+        case "auto" | "nf4":
             return "fp32" if device == "cpu" else "bf16"
         case precision:
             return precision
+
+
+def base_format(method: LoraMethod) -> BaseFormat:
+    """Return how a run's base is held."""
+    return "nf4" if method.base_precision == "nf4" else "plain"
+
+
+def frozen_bytes(shape: ModelShape, width_bytes: int, form: BaseFormat) -> int:
+    """Return what a frozen base takes where the passes run."""
+    if form == "plain":
+        return shape.total_params * width_bytes
+    ends = shape.total_params - shape.num_layers * shape.layer_params
+    linears = sum(math.prod(shape.linear_shape(target)) for target in LORA_TARGETS)
+    small = shape.layer_params - linears
+    # Half a byte an element and a scale for 64; one layer is widened at a time.
+    narrow = linears // 2 + 4 * -(-linears // _NF4_BLOCK)
+    layers = shape.num_layers * (narrow + small * width_bytes)
+    return ends * width_bytes + layers + shape.layer_params * width_bytes
 
 
 def plan_lora(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPlan, MemoryNeed]:
     """Decide how a run of one lane uses the machine, or say why it cannot.
 
     Raises:
-        SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
+        SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
     return plan_lanes([spec], shape, machine)
 
@@ -82,29 +95,37 @@ def plan_lanes(
         machine: what is free.
 
     Raises:
-        SlidepackError: RUN-METHOD-UNSUPPORTED, RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
+        SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
     methods = [spec.method for spec in specs if isinstance(spec.method, LoraMethod)]
     precision = lora_precision(methods[0], machine.device)
+    form = base_format(methods[0])
     lanes = LaneSizes.of(specs, shape)
     try:
-        return _resident(lanes, precision, shape, machine)
+        return _resident(lanes, precision, form, shape, machine)
     except SlidepackError as error:
         if machine.device == "cpu" or error.report.code != "GPU-OUT-OF-MEMORY":
             raise
-        if precision == "bf16" and (plan := plan_lane_slide(lanes, shape, machine)) is not None:
-            return plan
-        raise
+        if (precision, form) != ("bf16", "plain"):
+            raise
+        sliding = plan_lane_slide(lanes, shape, machine)
+        if sliding is None:
+            raise
+        return sliding
 
 
 def _resident(
-    lanes: LaneSizes, precision: Literal["fp32", "bf16"], shape: ModelShape, machine: Machine
+    lanes: LaneSizes,
+    precision: Literal["fp32", "bf16"],
+    form: BaseFormat,
+    shape: ModelShape,
+    machine: Machine,
 ) -> tuple[RunPlan, MemoryNeed]:
     width_bytes = 4 if precision == "fp32" else 2
     on_cpu = machine.device == "cpu"
     most = max(lanes.longest, min(lanes.step_tokens, MOST_PASS_TOKENS))
     parts = {
-        "frozen weights": shape.total_params * width_bytes,
+        "frozen weights": frozen_bytes(shape, width_bytes, form),
         "adapters, their gradients and moments": lanes.params * ADAPTER_BYTES_PER_PARAM,
         "logits of a chunk": min(HEAD_CHUNK_ELEMENTS, most * shape.vocab) * HEAD_BYTES_PER_LOGIT,
     }
@@ -142,6 +163,7 @@ def _resident(
         predicted_host_bytes=need.host_bytes,
         predicted_disk_bytes=need.disk_bytes,
         reason=_reason(policy, tokens, lanes.step_tokens, fixed + needed, free, on_cpu=on_cpu),
+        base_format=form,
     )
     return plan, need
 

@@ -29,6 +29,8 @@ as it takes to bring so many layers, for windows that fill and empty. On an H200
 8k tokens of llama-3b, and 0.069 s at 64k."""
 _STATE_BYTES: Final = {"fp32": 12, "bf16": 8, "int8": 6}
 """A parameter of state, split master and moments, each way."""
+_ADAPTER_UPDATE_BYTES: Final = 28
+"""A parameter of an adapter that the CPU updates: its gradient, and its state both ways."""
 _ATTENTION_BACKWARD: Final = 2.5
 """Of the forward pass."""
 
@@ -110,7 +112,9 @@ def step_time(spec: JobSpec, shape: ModelShape, plan: RunPlan, rates: Rates) -> 
     work = work_of(shape, longest)
     if plan.full is None:
         assert isinstance(spec.method, LoraMethod)
-        return lora_step(shape, work, tokens, rates, keep="keep" in plan.layer_activations)
+        params = shape.lora_params(spec.method.rank, spec.method.targets)
+        keep, slides = "keep" in plan.layer_activations, plan.slide is not None
+        return lora_step(shape, work, tokens, rates, keep=keep, slides=slides, params=params)
     clip = spec.optim.clip_norm > 0.0
     on_cpu = plan.device == "cpu"
     full = plan.full
@@ -132,21 +136,66 @@ def _shares(full: FullPlan, layers: int) -> list[float]:
     return [1.0 if full.engine == "cpu" else 0.0]
 
 
-def lora_step(shape: ModelShape, work: Work, tokens: int, rates: Rates, *, keep: bool) -> StepTime:
-    """Predict a step of adapters over resident weights: nothing of the base gets a gradient."""
+def lora_step(
+    shape: ModelShape,
+    work: Work,
+    tokens: int,
+    rates: Rates,
+    *,
+    keep: bool,
+    slides: bool,
+    params: int,
+) -> StepTime:
+    """Predict a step of adapters: nothing of the base gets a gradient.
+
+    Args:
+        shape: sizes.
+        work: of one token.
+        tokens: of the step.
+        rates: of the machine.
+        keep: activations are kept instead of recomputed.
+        slides: the base comes over the link in each pass, and the CPU updates the adapters beside
+            the forward pass.
+        params: of the adapters.
+    """
     layers = 2.0 * shape.num_layers * shape.layer_decayed_params
     attention = work.forward - layers
     backward = layers + _ATTENTION_BACKWARD * attention + (0.0 if keep else work.forward)
     flops = work.forward + work.head * 2.0 / 3.0 + backward
-    seconds = tokens * flops / rates.compute_flops
+    compute = tokens * flops / rates.compute_flops
+    if not slides:
+        return StepTime(
+            seconds=compute,
+            tokens_per_second=tokens / compute,
+            compute_seconds=compute,
+            critical_tokens=None,
+            bound_by="compute",
+            cpu_share=0.0,
+            phases=(),
+        )
+    copied = 2.0 * (shape.num_layers * shape.layer_params + params) / rates.link_bytes
+    updated = _ADAPTER_UPDATE_BYTES * params / rates.cpu_adamw_bytes
+    per_token = _SLIDE_OVERHEAD * tokens / rates.compute_flops
+
+    def phase(name: Literal["forward", "head", "backward"], flops: float, **more: float) -> Phase:
+        busy: dict[Resource, float] = {"compute": per_token * flops}
+        busy |= {"link": more.get("link", 0.0), "cpu": more.get("cpu", 0.0)}
+        return Phase(name=name, busy_seconds=busy)
+
+    parts = (
+        phase("forward", work.forward, link=copied, cpu=updated),
+        phase("head", work.head * 2.0 / 3.0),
+        phase("backward", backward, link=copied + 2.0 * params / rates.link_bytes),
+    )
+    seconds = sum(part.seconds for part in parts)
     return StepTime(
         seconds=seconds,
         tokens_per_second=tokens / seconds,
-        compute_seconds=seconds,
-        critical_tokens=None,
-        bound_by="compute",
-        cpu_share=0.0,
-        phases=(),
+        compute_seconds=compute,
+        critical_tokens=round(copied / (work.forward / rates.compute_flops)),
+        bound_by=max(parts, key=lambda part: part.seconds).bound_by,
+        cpu_share=1.0,
+        phases=parts,
     )
 
 

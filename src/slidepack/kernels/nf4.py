@@ -121,7 +121,12 @@ def dequantise_nf4_launch(
 
 
 def dequantise_nf4(
-    packed: Tensor, scales: Tensor, shape: tuple[int, ...], dtype: torch.dtype
+    packed: Tensor,
+    scales: Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Return the tensor that codes and scales stand for.
 
@@ -130,6 +135,7 @@ def dequantise_nf4(
         scales: [ceil(n / 64)] fp32.
         shape: of the result, n elements.
         dtype: of the result, bf16 in training.
+        out: contiguous, of this shape and dtype, to be written and returned.
 
     Raises:
         ValueError: sizes or dtypes do not fit.
@@ -141,9 +147,16 @@ def dequantise_nf4(
         )
     if scales.dtype != torch.float32 or scales.numel() != -(-elements // NF4_BLOCK):
         raise ValueError(f"scales are {tuple(scales.shape)} {scales.dtype} for {elements} elements")
+    if out is None:
+        out = torch.empty(shape, dtype=dtype, device=packed.device)
+    if tuple(out.shape) != tuple(shape) or out.dtype != dtype or not out.is_contiguous():
+        raise ValueError(
+            f"out is {tuple(out.shape)} {out.dtype} with strides {out.stride()}, the result is "
+            f"{tuple(shape)} {dtype}"
+        )
     if not packed.is_cuda:
         levels = nf4_levels(packed.device)
-        return dequantise_nf4_ref(packed, scales, levels, NF4_BLOCK).view(shape).to(dtype)
-    out = torch.empty(shape, dtype=dtype, device=packed.device)
+        wide = dequantise_nf4_ref(packed, scales, levels, NF4_BLOCK)
+        return out.copy_(wide.view(shape))
     dequantise_nf4_launch(packed, scales, out)
     return out

@@ -53,7 +53,6 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DISK-UNWRITABLE": ErrorClass(41, 500),
     "RUN-DIVERGED": ErrorClass(50, 409),
     "RUN-SPEC-INVALID": ErrorClass(51, 422),
-    "RUN-METHOD-UNSUPPORTED": ErrorClass(52, 422),
     "RUN-CHECKPOINT-CORRUPT": ErrorClass(53, 409),
     "RUN-FOLDER-BUSY": ErrorClass(54, 409),
     "RUN-FOLDER-BROKEN": ErrorClass(55, 409),

@@ -46,6 +46,7 @@ class RunPlan(Frozen, frozen=True, kw_only=True):
     device: str
     """`cpu` or `cuda:N` (ROCm's devices are `cuda` to torch as well)."""
     precision: Literal["fp32", "bf16"]
+    """Of the passes."""
     layer_weights: tuple[Residency, ...]
     """Where each decoder layer's weights live."""
     layer_activations: tuple[ActivationPolicy, ...]
@@ -62,6 +63,8 @@ class RunPlan(Frozen, frozen=True, kw_only=True):
     """Checkpoints and result."""
     reason: str
     """Why this plan, in words for the user."""
+    base_format: Literal["plain", "nf4"] = "plain"
+    """How a frozen base is held: in the precision of the passes, or its linears in 4 bits."""
     full: FullPlan | None = None
     """Of a full fine-tuning; None for adapters."""
     slide: LaneSlidePlan | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -38,6 +39,7 @@ class LaneAdapters:
         arenas: Sequence[LoraArena],
         device: torch.device,
         serve: "Serve | None" = None,
+        refetch: Callable[[int, str], Tensor] | None = None,
     ) -> None:
         """Find the lanes' blocks.
 
@@ -47,8 +49,11 @@ class LaneAdapters:
             device: where the passes run.
             serve: brings a layer's lanes to where a pass reads them, layer after layer; None
                 where they stay there.
+            refetch: returns the base's weight of a layer's group in a backward pass, where it does
+                not stay in memory until then.
         """
         self._serve = serve
+        self._refetch = refetch
         self.arenas = tuple(arenas)
         self.methods: tuple[LoraMethod, ...] = tuple(arena.method for arena in arenas)
         self._device = device
@@ -86,6 +91,10 @@ class LaneAdapters:
             for group in GROUPS
         }
 
+    def again(self, layer: int, group: str) -> Callable[[], Tensor] | None:
+        """Return what gets the base's weight in a backward pass; None where it is kept."""
+        return None if self._refetch is None else partial(self._refetch, layer, group)
+
     def served_weights(self, layer: int) -> Mapping[str, LoraWeights]:
         """Return the lanes' weights of each group of a layer, where a pass reads them."""
         if self._serve is not None:
@@ -112,7 +121,8 @@ class LaneAdapters:
         tables = {
             name: lora_tables(layout, bounds, self._device)
             for name, layout in self._layouts.items()
-            if layout.largest_rank
+            # A group that no lane targets is a plain product, where its weight can be kept.
+            if layout.largest_rank or self._refetch is not None
         }
         return LanePass(self, tables, dropout, add=not first)
 
@@ -170,6 +180,7 @@ class _LayerPass:
             add=self.passing.add,
             dropout=self.passing.dropout,
             site=self.layer * len(GROUPS) + _SITES[group],
+            again=self.passing.lanes.again(self.layer, group),
         )
 
 

@@ -167,7 +167,11 @@ class Pack:
         if found is None:
             arenas = [self._lanes[name] for name in names]
             found = self._adapters[names] = LaneAdapters(
-                self._decoder.shape, arenas, self._decoder.device, self._passes.serve
+                self._decoder.shape,
+                arenas,
+                self._decoder.device,
+                self._passes.serve,
+                self._decoder.refetch,
             )
         return found
 

@@ -1,7 +1,7 @@
 """The decoder's parameters: one flat buffer a layer, with named views into it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,10 @@ class Decoder:
     """[D]"""
     head: Tensor
     """[V, D]; the embedding itself where the head is tied."""
+
+    refetch: Callable[[int, str], Tensor] | None = None
+    """Returns the weight of a layer's group of linears (`qkv`, `o`, `gate_up`, `down`) once more,
+    where a layer is only valid until the next one is asked for; None where all stay."""
 
     @property
     def device(self) -> torch.device:

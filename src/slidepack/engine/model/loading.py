@@ -9,7 +9,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.model.layers import Decoder, layer_over
+from slidepack.engine.model.layers import Decoder, LayerWeights, layer_over
+from slidepack.engine.model.nf4_layers import Nf4Layers
 from slidepack.engine.shape import ModelShape, read_shape, refuse_pickles
 
 
@@ -61,6 +62,8 @@ def load_decoder(
     dtype: torch.dtype,
     on_layer: Callable[[int, int], None] = lambda _done, _total: None,
     layer_room: Callable[[int], Tensor] | None = None,
+    *,
+    nf4: bool = False,
 ) -> Decoder:
     """Load a model, at most one tensor of it twice in memory.
 
@@ -71,6 +74,7 @@ def load_decoder(
         on_layer: called with (layers done, layers in all); may raise to stop the load.
         layer_room: returns memory for so many elements of a layer, where layers do not go to the
             device.
+        nf4: hold the layers' linears in 4 bits; `dtype` is what they are widened to.
 
     Raises:
         SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN.
@@ -83,13 +87,15 @@ def load_decoder(
 
     embedding = empty(shape.vocab, shape.hidden)
     shards.copy_into("model.embed_tokens.weight", embedding)
-    layers = []
+    layers: list[LayerWeights] = []
+    narrow = Nf4Layers(shape, device, dtype) if nf4 else None
+    room = layer_room or (empty if narrow is None else narrow.room)
+    keep = layers.append if narrow is None else narrow.keep
     for index in range(shape.num_layers):
-        flat = layer_room(shape.layer_params) if layer_room else empty(shape.layer_params)
-        layer = layer_over(flat, shape)
+        layer = layer_over(room(shape.layer_params), shape)
         for name, view in layer.named.items():
             shards.copy_into(f"model.layers.{index}.{name}", view)
-        layers.append(layer)
+        keep(layer)
         on_layer(index + 1, shape.num_layers)
     final_norm = empty(shape.hidden)
     shards.copy_into("model.norm.weight", final_norm)
@@ -97,6 +103,8 @@ def load_decoder(
     if not shape.tied_head:
         head = empty(shape.vocab, shape.hidden)
         shards.copy_into("lm_head.weight", head)
+    if narrow is not None:
+        return Decoder(shape, embedding, narrow, final_norm, head, narrow.refetch)
     return Decoder(shape, embedding, tuple(layers), final_norm, head)
 
 

@@ -72,7 +72,8 @@ def open_base(
         layer_bytes = Slab.padded(shape.layer_params * dtype.itemsize)
         slab = Slab(shape.num_layers * layer_bytes, pin=device.type == "cuda")
         room = _taking(slab, dtype)
-    decoder = load_decoder(folder, device, dtype, on_layer, room)
+    nf4 = plan.base_format == "nf4"
+    decoder = load_decoder(folder, device, dtype, on_layer, room, nf4=nf4)
     attention = layer_attention(decoder.shape, device, dtype)
     sliding = None
     if plan.slide is not None:

@@ -14,6 +14,7 @@ from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.lora.pack import LaneStep
 from slidepack.engine.memory import run_precision
+from slidepack.engine.memory_lora import base_format
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.attempt import Attempt
 from slidepack.engine.worker.dataset import EncodedData
@@ -102,9 +103,12 @@ class Seat:
             raise _mismatch("it trains every weight, and a pack shares a frozen base")
         if spec.base.content_hash != base.content_hash:
             raise _mismatch(f"its base is {spec.base.model_id}, the pack's is {base.model_id}")
-        wanted = run_precision(spec, plan.device)
-        if wanted != plan.precision:
-            raise _mismatch(f"it wants a base in {wanted}, the pack's is in {plan.precision}")
+        wanted = (run_precision(spec, plan.device), base_format(spec.method))
+        if wanted != (plan.precision, plan.base_format):
+            raise _mismatch(
+                f"it wants a base in {' '.join(wanted)}, the pack's is in {plan.precision} "
+                f"{plan.base_format}"
+            )
         longest = min(spec.max_seq_len, shape.max_positions)
         if longest > plan.micro_batch_tokens:
             raise _mismatch(

@@ -5,7 +5,7 @@ is accumulated onto them, so the output is read and written once more than witho
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class LoraCall:
     site: int
     fused: bool
     """Triton instead of plain PyTorch."""
+    again: Callable[[], Tensor] | None
+    """Returns the base's weight for the backward pass; None where it is kept for that."""
 
     def shrink(self, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool) -> Tensor:
         """Return the rank side of a wide tensor."""
@@ -101,14 +103,17 @@ class LoraLinearFunction(torch.autograd.Function):
         s = call.shrink(x, tables.input_side, call.keep_scales, masked=True)
         y = call.expand(s, tables.output_side, weight.shape[0], call.weights.scales, masked=False)
         y.addmm_(x, weight.T)
-        ctx.save_for_backward(x, s, weight)
+        if call.again is None:
+            ctx.save_for_backward(x, s, weight)
+        else:
+            ctx.save_for_backward(x, s)
         ctx.call = call
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Write the adapters' gradients; return that of x where it is wanted."""
-        x, s, weight = ctx.saved_tensors
+        x, s, *kept = ctx.saved_tensors
         call: LoraCall = ctx.call
         tables, scales = call.tables, call.weights.scales
         dy = dy.contiguous()
@@ -120,7 +125,7 @@ class LoraLinearFunction(torch.autograd.Function):
         dx = None
         if ctx.needs_input_grad[0]:
             dx = call.expand(ds, tables.input_side, x.shape[1], call.keep_scales, masked=True)
-            dx.addmm_(dy, weight)
+            dx.addmm_(dy, kept[0] if call.again is None else call.again())
         if tables.side_stream is not None:
             # What the side stream reads may be freed once this returns, so it is waited for here.
             torch.cuda.current_stream(x.device).wait_stream(tables.side_stream)
@@ -147,6 +152,7 @@ def lora_linear(
     add: bool = False,
     dropout: LoraDropout | None = None,
     site: int = 0,
+    again: Callable[[], Tensor] | None = None,
 ) -> Tensor:
     """Apply a frozen linear and each token's own adapter.
 
@@ -167,6 +173,8 @@ def lora_linear(
         add: add to the gradients instead of overwriting them.
         dropout: of this row, or None. One mask serves all parts of the linear.
         site: number of the linear, a key of the dropout.
+        again: returns `weight` once more in the backward pass, where its memory is used for
+            something else until then; None keeps it.
 
     Returns:
         [T, out].
@@ -176,7 +184,13 @@ def lora_linear(
     """
     _check(x, weight, tables, weights, dropout)
     call = LoraCall(
-        tables=tables, weights=weights, add=add, dropout=dropout, site=site, fused=x.is_cuda
+        tables=tables,
+        weights=weights,
+        add=add,
+        dropout=dropout,
+        site=site,
+        fused=x.is_cuda,
+        again=again,
     )
     y: Tensor = LoraLinearFunction.apply(x.contiguous(), weight, weights.pool, call)
     return y
