@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from slidepack.cli import bench, output
+from slidepack.cli import bench, bench_packed, output
 from slidepack.engine.contract.errors import SlidepackError
 
 
@@ -213,6 +213,132 @@ def test_slide_json_is_the_whole_answer(
     bench.slide("tiny", 2, 8, rows="host", threads=3, device="cpu", json_output=True)
     assert json.loads(capsys.readouterr().out) == _slid()
     assert {"--rows=host", "--threads=3", "--device=cpu"} <= set(commands[0])
+
+
+def _pack(**changed: Any) -> dict[str, Any]:
+    return {
+        "lanes": 8,
+        "tokens": 16384,
+        "pass_tokens": [8192, 8192],
+        "median_step_seconds": 0.4321,
+        "tokens_per_second": 37917.1,
+        "tokens_per_second_per_lane": 4739.6,
+        "gain_over_one_by_one": 2.516,
+        "gain_over_peft": 4.04,
+        "share_of_ceiling": 0.8767,
+        "device_peak_bytes": 21_340_000_000,
+        "applied": True,
+    } | changed
+
+
+def _packed(**changed: Any) -> dict[str, Any]:
+    solo = _pack(lanes=1, pass_tokens=[2048], gain_over_one_by_one=1.0)
+    return {
+        "shape": "llama-8b",
+        "device": "NVIDIA H200",
+        "versions": {"torch": "2.11.0", "triton": "3.6.0"},
+        "precision": "bfloat16",
+        "attention": "flash",
+        "batch": 4,
+        "seq": 512,
+        "rank": 16,
+        "activations": "keep",
+        "packs": [solo, _pack()],
+        "one_by_one": {
+            "median_step_seconds": 0.1359,
+            "tokens_per_second": 15070.2,
+            "device_peak_bytes": 18_700_000_000,
+            "note": "lanes one after the other have this rate",
+        },
+        "peft": {
+            "median_step_seconds": 0.2182,
+            "tokens_per_second": 9385.7,
+            "device_peak_bytes": 36_500_000_000,
+            "adapter_precision": "bfloat16",
+            "versions": {"torch": "2.11.0", "peft": "0.21.2"},
+            "why": None,
+        },
+        "ceiling": {
+            "passes": [
+                {
+                    "tokens": 8192,
+                    "median_pass_seconds": 0.1894,
+                    "tokens_per_second": 43250.0,
+                    "why": None,
+                }
+            ]
+        },
+        "crossover": {
+            "lanes": 4,
+            "text": "packing stops paying at 4 lanes: 8 lanes give 1.0% more",
+        },
+        "host_peak_bytes": 4_200_000_000,
+    } | changed
+
+
+def test_packed_prints_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = _answer(monkeypatch, 0, json.dumps(_packed()) + "\n")
+    bench_packed.packed("llama-8b", 4, 512, 16, lanes="1,8", vram_cap=80.0, no_solo=True)
+    text = capsys.readouterr().out
+    lines = dict(line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip())
+    said = {name: value.strip() for name, value in lines.items()}
+    assert said["run"] == (
+        "llama-8b, 4 x 512 tokens a lane, rank 16, bfloat16, activations kept, attention by flash"
+    )
+    assert said["one lane"] == "15,070 tokens/s, 0.136 s a step, 18.70 GB of VRAM"
+    assert said["PEFT, eager"] == (
+        "9,386 tokens/s, 0.218 s a step, 36.50 GB of VRAM, adapter in bfloat16"
+    )
+    assert said["ceiling"] == "43,250 tokens/s, 8,192 tokens in 0.189 s"
+    assert said["RAM peak"] == "4.20 GB"
+    assert said["on"] == "NVIDIA H200, torch 2.11.0, triton 3.6.0, peft 0.21.2"
+    assert said["8"].split() == [
+        *("2", "x", "8,192", "0.432", "37,917", "4,740", "2.52", "4.04", "87.7%", "21.34"),
+    ]
+    assert "Alone: lanes one after the other have this rate.\n" in text
+    assert text.endswith("\nPacking stops paying at 4 lanes: 8 lanes give 1.0% more.\n")
+    assert "no number" not in text
+    assert commands[0][commands[0].index("packed") :] == [
+        *("packed", "--shape=llama-8b", "--lanes=1,8", "--batch=4", "--seq=512", "--rank=16"),
+        *("--steps=10", "--warm-up=3", "--activations=keep", "--vram-cap=80.0", "--no-solo"),
+    ]
+
+
+def test_packed_says_what_was_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = {"gain_over_one_by_one": None, "gain_over_peft": None, "share_of_ceiling": None}
+    answer = _packed(
+        packs=[_pack(**bare, applied=False)],
+        one_by_one=None,
+        peft={"tokens_per_second": None, "why": "No module named 'peft'"},
+        ceiling={"passes": [{"tokens": 8192, "tokens_per_second": None, "why": "too large"}]},
+        activations="recompute",
+        host_peak_bytes=None,
+    )
+    _answer(monkeypatch, 0, json.dumps(answer) + "\n")
+    bench_packed.packed("llama-8b", 4, 512, 16)
+    text = capsys.readouterr().out
+    assert "PEFT was not measured: No module named 'peft'.\n" in text
+    assert "No ceiling for passes of 8,192 tokens: too large.\n" in text
+    assert "A gradient was no number" in text
+    assert "activations recomputed" in text
+    assert not {"one lane", "PEFT, eager", "ceiling", "RAM peak"} & {
+        line.split("  ")[0] for line in text.splitlines()
+    }
+
+
+def test_packed_json_is_the_whole_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = _answer(monkeypatch, 0, json.dumps(_packed()) + "\n")
+    bench_packed.packed(
+        "tiny", 2, 8, 4, max_tokens=16, no_peft=True, device="cpu", json_output=True
+    )
+    assert json.loads(capsys.readouterr().out) == _packed()
+    assert {"--max-tokens=16", "--no-peft", "--device=cpu"} <= set(commands[0])
 
 
 _TUNED = {

@@ -32,6 +32,7 @@ from slidepack.engine.worker.failures import coded
 from slidepack.engine.worker.run import open_device
 from slidepack.engine.worker.seat import Seat
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
+from slidepack.engine.worker.sweep import Sweep
 from slidepack.engine.worker.trainee import LoraTrainee
 
 __all__ = ["PackRun"]
@@ -65,6 +66,7 @@ class PackRun:
             lambda lane, error: self._report_left(lane, 0, error.report.code),
         )
         self._seats: dict[str, Seat] = {}
+        self._sweep = Sweep(self._spec.halving, folder.rungs)
         # Whether a lane found no room: nobody joins until one has left.
         self._crowded = False
 
@@ -110,7 +112,9 @@ class PackRun:
             if self._seats:
                 self._step()
                 self._evaluate()
-                self._after_step()
+                self._finish_done()
+                for seat in list(self._seats.values()):
+                    self._try(seat, lambda seat: seat.trainer.save_if_due())
             elif self._boarding.is_empty:
                 return
             else:
@@ -173,7 +177,10 @@ class PackRun:
             self._events.append(
                 LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
             )
+            self._sweep.resume(seat)
             self._evaluate()
+            # It may have been stopped between its last step and its result.
+            self._finish_done()
 
     def _check_room(self, seat: Seat) -> None:
         """Check that a sliding step of all lanes has room for its rows.
@@ -232,7 +239,10 @@ class PackRun:
 
     def _evaluate(self) -> None:
         """Measure the held-out loss of every lane whose turn it is, in one pass."""
-        due = {lane: seat.trainer.due_evaluation() for lane, seat in self._seats.items()}
+        due = {
+            lane: seat.trainer.due_evaluation(wanted=self._sweep.wants_evaluation(seat))
+            for lane, seat in self._seats.items()
+        }
         rows = {lane: found for lane, found in due.items() if found is not None}
         if not rows:
             return
@@ -240,17 +250,17 @@ class PackRun:
 
             def record(seat: Seat, loss: LossSum = loss) -> None:
                 seat.trainer.record_evaluation(loss)
+                self._sweep.judge(seat, loss.mean)
 
             self._try(self._seats[lane], record)
 
-    def _after_step(self) -> None:
+    def _finish_done(self) -> None:
+        """Write the results of the lanes that have done their last step, and free their seats."""
         for seat in list(self._seats.values()):
-            if not seat.trainer.is_done:
-                self._try(seat, lambda seat: seat.trainer.save_if_due())
-                continue
-            self._try(seat, lambda seat: seat.finish(self._plan))
-            if seat.ref.lane in self._seats:
-                self._unseat(seat, "done")
+            if seat.trainer.is_done:
+                self._try(seat, lambda seat: seat.finish(self._plan))
+                if seat.ref.lane in self._seats:
+                    self._unseat(seat, "done")
 
     def _try(self, seat: Seat, action: Callable[[Seat], None]) -> None:
         """Do something with one lane; where that fails, the lane fails, and no other."""

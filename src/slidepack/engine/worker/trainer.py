@@ -13,6 +13,7 @@ from slidepack.engine.contract.events import (
     Evaluated,
     PhaseChanged,
     Progress,
+    Warned,
 )
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.data.masking import EncodedRow
@@ -172,12 +173,30 @@ class Trainer:
             )
         )
 
-    def due_evaluation(self) -> Sequence[EncodedRow] | None:
-        """Return the held-out rows that are to be measured at this step; None where none are."""
+    @property
+    def samples(self) -> int:
+        """Rows trained on so far."""
+        return self.step * self._spec.batch_size
+
+    def end_early(self, why: str) -> None:
+        """Let this step be the last one.
+
+        Args:
+            why: for the user.
+        """
+        self._events.append(Warned(at=self._events.now(), code="RUN-STOPPED-EARLY", message=why))
+        self.total_steps = self.step
+
+    def due_evaluation(self, *, wanted: bool = False) -> Sequence[EncodedRow] | None:
+        """Return the held-out rows that are to be measured at this step; None where none are.
+
+        Args:
+            wanted: measure them, whatever the job's own schedule says.
+        """
         if self._evaluated_step == self.step or not self._data.selection:
             return None
         every = self._spec.eval.every_steps or max(1, self.total_steps // _EVALUATIONS_PER_RUN)
-        due = self.step % every == 0 or self.is_done
+        due = wanted or self.step % every == 0 or self.is_done
         return self._data.selection if due else None
 
     def record_evaluation(self, loss: LossSum) -> None:
