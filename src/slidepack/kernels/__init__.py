@@ -20,6 +20,7 @@ from slidepack.kernels.nf4 import dequantise_nf4, quantise_nf4
 from slidepack.kernels.reference import adamw_ref, lora_ref
 from slidepack.kernels.rms_norm import add_rms_norm, rms_norm
 from slidepack.kernels.rope import rope
+from slidepack.kernels.upload import upload
 
 __all__ = [
     "ADAMW_BLOCK",
@@ -50,4 +51,5 @@ __all__ = [
     "rope",
     "split_master",
     "squared_norm",
+    "upload",
 ]

@@ -6,7 +6,6 @@ same bits. Each micro-batch passes both ways before the next one begins: memory 
 largest micro-batch, not from the step.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -110,7 +109,7 @@ class LaneDriver:
             hidden_grad=False,
             none_ignored=True,
         )
-        return lane_sums(head.losses, row.label_bounds)
+        return lane_sums(head.losses, row.label_counts)
 
     @torch.no_grad()
     def hidden_states(self, batch: PackedBatch, lanes: LanePass | None) -> Tensor:
@@ -172,16 +171,18 @@ class LaneDriver:
         torch.autograd.backward(normed, head.hidden_grad)
         assert leaf.grad is not None
         grad = torch.zeros_like(x).index_copy_(0, row.batch.predicting, leaf.grad)
-        return lane_sums(head.losses, row.label_bounds), grad
+        return lane_sums(head.losses, row.label_counts), grad
 
 
-def lane_sums(losses: Tensor, bounds: Sequence[int]) -> Tensor:
-    """Return each lane's sum, in an order that depends on its own tokens alone."""
-    lengths = [end - start for start, end in itertools.pairwise(bounds)]
+def lane_sums(losses: Tensor, counts: Tensor) -> Tensor:
+    """Return each lane's sum, in an order that depends on its own tokens alone.
+
+    Args:
+        losses: [S], lane after lane; what is beyond the counts is left out.
+        counts: [N] int64.
+    """
+    # One segment more takes the padding.
+    rest = losses.numel() - counts.sum(0, keepdim=True)
     return torch.segment_reduce(
-        losses[: bounds[-1]].double(),
-        "sum",
-        lengths=torch.tensor(lengths, device=losses.device),
-        unsafe=True,
-        initial=0.0,
-    )
+        losses.double(), "sum", lengths=torch.cat([counts, rest]), unsafe=True, initial=0.0
+    )[:-1]

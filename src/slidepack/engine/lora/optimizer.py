@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import OptimSpec
-from slidepack.kernels import AdamWState, adamw, adamw_ref, adamw_scalars
+from slidepack.kernels import AdamWState, adamw, adamw_ref, adamw_scalars, upload
 
 __all__ = [
     "adamw_numbers",
@@ -103,7 +103,7 @@ def optimizer_step(
     adamw(
         grads,
         state,
-        adamw_numbers(spec, step, total_steps, norm).to(grads.device),
+        upload(adamw_numbers(spec, step, total_steps, norm), grads.device),
         beta1=spec.beta1,
         beta2=spec.beta2,
         eps=spec.eps,

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.shape import ModelShape
+from slidepack.kernels import upload
 
 __all__ = ["LaneRow", "Piece", "lane_row", "micro_steps", "supervised_tokens"]
 
@@ -43,8 +44,8 @@ class LaneRow:
     batch: PackedBatch
     bounds: tuple[int, ...]
     """N + 1 offsets of the lanes' tokens, and one more: after them comes padding."""
-    label_bounds: tuple[int, ...]
-    """N + 1 offsets of the lanes' supervised tokens."""
+    label_counts: Tensor
+    """[N] int64: each lane's supervised tokens; they lie lane after lane."""
     samples: Tensor
     """[T] int32: number of a token's sample within its lane's step."""
     positions: Tensor
@@ -124,35 +125,40 @@ def lane_row(
         ValueError: no lane has a token, or the row is not shorter than `pad_to`.
     """
     rows: list[EncodedRow] = []
-    samples: list[int] = []
-    bounds, label_bounds, weights = [0], [0], []
+    numbers: list[int] = []
+    bounds, label_bounds = [0], [0]
+    shares = []
     for piece, denominator in zip(pieces, denominators, strict=True):
         inside = () if piece is None else piece.rows
         first_sample = 0 if piece is None else piece.first_sample
         rows.extend(inside)
-        for number, row in enumerate(inside):
-            samples.extend([first_sample + number] * len(row.ids))
-        counted = supervised_tokens(inside)
+        numbers.extend(range(first_sample, first_sample + len(inside)))
         bounds.append(bounds[-1] + sum(len(row.ids) for row in inside))
-        label_bounds.append(label_bounds[-1] + counted)
-        weights.extend([1.0 / max(1, denominator)] * counted)
-    tokens, counted = bounds[-1], label_bounds[-1]
+        label_bounds.append(label_bounds[-1] + supervised_tokens(inside))
+        shares.append(1.0 / max(1, denominator))
     if pad_to:
-        rows.extend(_padding(pad_to - tokens))
-        samples.extend([0] * (pad_to - tokens))
-        weights.extend([0.0] * (pad_to - counted))
+        padding = _padding(pad_to - bounds[-1])
+        rows.extend(padding)
+        numbers.extend([0] * len(padding))
     batch = pack_rows(rows, shape, device, dtype)
+    missing = 0
     if pad_to:
+        missing = pad_to - label_bounds[-1]
         batch = _with_labels(batch, pad_to)
+    lengths = torch.tensor([len(row.ids) for row in rows])
+    starts = torch.tensor(batch.segments.bounds[:-1])
+    positions = torch.arange(batch.num_tokens) - torch.repeat_interleave(starts, lengths)
+    counts = torch.tensor(label_bounds).diff()
     wide = torch.promote_types(dtype, torch.float32)
-    positions = [place for row in rows for place in range(len(row.ids))]
+    weights = torch.repeat_interleave(torch.tensor(shares, dtype=wide), counts)
+    samples = torch.repeat_interleave(torch.tensor(numbers, dtype=torch.int32), lengths)
     return LaneRow(
         batch=batch,
         bounds=(*bounds, batch.num_tokens),
-        label_bounds=tuple(label_bounds),
-        samples=torch.tensor(samples, dtype=torch.int32, device=device),
-        positions=torch.tensor(positions, dtype=torch.int32, device=device),
-        weights=torch.tensor(weights, dtype=wide, device=device),
+        label_counts=upload(counts, device),
+        samples=upload(samples, device),
+        positions=upload(positions.to(torch.int32), device),
+        weights=upload(pad(weights, (0, missing)), device),
     )
 
 

@@ -1,5 +1,6 @@
 """Padding-free rows: several sequences laid end to end, positions restarted at each."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.rope import RopeTables, rope_tables
 from slidepack.engine.shape import ModelShape
-from slidepack.kernels import Segments
+from slidepack.kernels import Segments, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +42,24 @@ def pack_rows(
     """
     if not rows:
         raise ValueError("a batch needs at least one row")
-    ids: list[int] = []
-    positions: list[int] = []
-    bounds = [0]
-    predicting: list[int] = []
-    labels: list[int] = []
-    for row in rows:
-        start = bounds[-1]
-        ids.extend(row.ids)
-        positions.extend(range(len(row.ids)))
-        for index in range(1, len(row.ids)):
-            if row.supervised[index]:
-                predicting.append(start + index - 1)
-                labels.append(row.ids[index])
-        bounds.append(start + len(row.ids))
+    lengths = torch.tensor([len(row.ids) for row in rows])
+    bounds = (0, *itertools.accumulate(lengths.tolist()))
+    ids = torch.tensor(list(itertools.chain.from_iterable(row.ids for row in rows)))
+    counted = torch.tensor(list(itertools.chain.from_iterable(row.supervised for row in rows)))
+    starts = torch.tensor(bounds[:-1])
+    # Nothing predicts the first token of a row.
+    counted[starts] = False
+    labelled = torch.nonzero(counted)[:, 0]
+    positions = torch.arange(bounds[-1]) - torch.repeat_interleave(starts, lengths)
     return PackedBatch(
-        ids=torch.tensor(ids, dtype=torch.int64, device=device),
-        rope=rope_tables(shape, torch.tensor(positions, device=device), dtype),
+        ids=upload(ids, device),
+        rope=rope_tables(shape, upload(positions, device), dtype),
         segments=Segments(
-            bounds=tuple(bounds),
-            cu_seqlens=torch.tensor(bounds, dtype=torch.int32, device=device),
+            bounds=bounds,
+            cu_seqlens=upload(torch.tensor(bounds, dtype=torch.int32), device),
         ),
-        predicting=torch.tensor(predicting, dtype=torch.int64, device=device),
-        labels=torch.tensor(labels, dtype=torch.int64, device=device),
+        predicting=upload(labelled - 1, device),
+        labels=upload(ids[labelled], device),
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.shape import ModelShape, RopeShape
+from slidepack.kernels import upload
 
 RopeTable = tuple[Tensor, Tensor]
 """cos and sin, each [T, head size]."""
@@ -37,7 +38,7 @@ def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> Rop
 
 
 def _table(rope: RopeShape, head_dim: int, positions: Tensor, dtype: torch.dtype) -> RopeTable:
-    frequencies = _inverse_frequencies(rope, head_dim).to(positions.device)
+    frequencies = upload(_inverse_frequencies(rope, head_dim), positions.device)
     angles = positions[:, None].to(torch.float32) * frequencies[None, :]
     both_halves = torch.cat((angles, angles), dim=-1)
     return both_halves.cos().to(dtype), both_halves.sin().to(dtype)

@@ -148,7 +148,7 @@ class SlidingPasses:
                 none_ignored=True,
             )
             keeper.drop((shape.num_layers, number))
-            total += lane_sums(head.losses, micro.row.label_bounds)
+            total += lane_sums(head.losses, micro.row.label_counts)
         return total
 
     def _fitting(self, rows: Sequence[LaneRow]) -> Iterator[list[LaneRow]]:
@@ -235,7 +235,7 @@ class SlidingPasses:
         """Return the lanes' losses; put the last layer's gradient in the rows."""
         last = self._decoder.shape.num_layers
         total = torch.zeros(
-            len(micros[0].row.label_bounds) - 1, dtype=torch.float64, device=self._decoder.device
+            micros[0].row.label_counts.numel(), dtype=torch.float64, device=self._decoder.device
         )
         for number, micro in enumerate(micros):
             batch = micro.row.batch
@@ -256,7 +256,7 @@ class SlidingPasses:
             )
             torch.autograd.backward(normed, head.hidden_grad)
             assert leaf.grad is not None
-            total += lane_sums(head.losses, micro.row.label_bounds)
+            total += lane_sums(head.losses, micro.row.label_counts)
             grad = torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad)
             keeper.drop((last, number))
             keeper.put((_GRADIENT, number), grad)

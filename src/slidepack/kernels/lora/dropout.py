@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from slidepack.kernels.upload import upload
+
 __all__ = ["LoraDropout", "dropout_tables", "keep_mask", "keep_tile", "philox"]
 
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
@@ -56,9 +58,9 @@ def dropout_tables(
         raise ValueError(f"dropout rates {tuple(rates)} must be in [0, 1)")
     device = samples.device
     return LoraDropout(
-        torch.tensor(seeds, dtype=torch.int64, device=device),
-        torch.tensor([int(rate * 2**32) for rate in rates], dtype=torch.int64, device=device),
-        torch.tensor([1.0 / (1.0 - rate) for rate in rates], device=device),
+        upload(torch.tensor(seeds, dtype=torch.int64), device),
+        upload(torch.tensor([int(rate * 2**32) for rate in rates], dtype=torch.int64), device),
+        upload(torch.tensor([1.0 / (1.0 - rate) for rate in rates]), device),
         samples,
         positions,
     )

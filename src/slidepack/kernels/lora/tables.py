@@ -16,6 +16,7 @@ from torch import Tensor
 
 from slidepack.kernels.lora.layout import BLOCK_ALIGNMENT, RANK_CHUNK, LoraLayout, Unit
 from slidepack.kernels.tiles import LoraTiles
+from slidepack.kernels.upload import upload
 
 __all__ = ["LoraTables", "Reduction", "Side", "Tiles", "lora_tables", "read_tile"]
 
@@ -220,4 +221,4 @@ def _outer_tiles(
 
 
 def _table(rows: list[tuple[int, ...]], columns: int, device: torch.device) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int32).reshape(-1, columns).to(device)
+    return upload(torch.tensor(rows, dtype=torch.int32).reshape(-1, columns), device)
