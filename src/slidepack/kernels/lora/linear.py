@@ -5,6 +5,7 @@ is accumulated onto them, so the output is read and written once more than witho
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class LoraCall:
     site: int
     fused: bool
     """Triton instead of plain PyTorch."""
-    again: Callable[[], Tensor] | None
+    again: Callable[[], Tensor] | None = None
     """Returns the base's weight for the backward pass; None where it is kept for that."""
 
     def shrink(self, x: Tensor, side: Side, scales: Tensor | None, *, masked: bool) -> Tensor:
@@ -217,12 +218,13 @@ def _check(
     count = len(layout.ranks)
     if len(weights.starts) != count:
         raise ValueError(f"{len(weights.starts)} blocks for {count} adapters")
-    for adapter, start in enumerate(weights.starts):
-        if start + layout.block_elements(adapter) > weights.pool.numel():
-            raise ValueError(
-                f"the block of adapter {adapter} starts at {start} and is "
-                f"{layout.block_elements(adapter)} long, the pool ends at {weights.pool.numel()}"
-            )
+    ends = list(map(operator.add, weights.starts, tables.block_sizes))
+    if max(ends, default=0) > weights.pool.numel():
+        adapter = ends.index(max(ends))
+        raise ValueError(
+            f"the block of adapter {adapter} starts at {weights.starts[adapter]} and is "
+            f"{tables.block_sizes[adapter]} long, the pool ends at {weights.pool.numel()}"
+        )
     if dropout is not None and (
         dropout.seeds.shape != (count,) or dropout.samples.shape != (tables.tokens,)
     ):

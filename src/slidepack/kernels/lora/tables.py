@@ -82,6 +82,8 @@ class LoraTables:
     input_side: Side
     output_side: Side
     sizes: LoraTiles
+    block_sizes: tuple[int, ...]
+    """Elements of each adapter's block."""
     side_stream: torch.cuda.Stream | None
     """Where the weight gradients run beside the rest of the backward pass; None for no such."""
 
@@ -150,6 +152,7 @@ def lora_tables(
         _side(layout.input_units(), bounds, sizes.row_tile, device),
         _side(layout.output_units(), bounds, sizes.row_tile, device),
         sizes,
+        tuple(layout.block_elements(adapter) for adapter in range(len(layout.ranks))),
         side_stream,
     )
 
