@@ -25,7 +25,7 @@ from slidepack.kernels import (
     lora_tables,
 )
 
-__all__ = ["LaneAdapters", "LanePass", "Serve", "step_seed"]
+__all__ = ["LaneAdapters", "LanePass", "MicroBatch", "Serve", "step_seed"]
 
 _SITES: Final = MappingProxyType({group.name: index for index, group in enumerate(GROUPS)})
 
@@ -159,6 +159,14 @@ class LanePass:
         """
         found = self.lanes.served_weights(layer) if weights is None else weights
         return _LayerPass(self, layer, found)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A packed row with its lanes, ready to pass."""
+
+    row: LaneRow
+    lanes: LanePass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
-from slidepack.engine.lora.lanes import LaneAdapters, step_seed
+from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, step_seed
 from slidepack.engine.lora.passes import LaneUpdate, Passes, ResidentPasses
 from slidepack.engine.lora.rows import LaneRow, lane_row, micro_steps, supervised_tokens
 from slidepack.engine.model.layer_attention import LayerAttention
@@ -85,6 +85,7 @@ class Pack:
         self._exact_tokens = exact_tokens
         self._lanes: dict[str, LoraArena] = {}
         self._adapters: dict[tuple[str, ...], LaneAdapters] = {}
+        self._prepared: tuple[tuple[object, ...], list[MicroBatch]] | None = None
 
     @property
     def lanes(self) -> Mapping[str, LoraArena]:
@@ -111,8 +112,20 @@ class Pack:
         self._lanes.pop(name).close()
         self._adapters.clear()
 
-    def step(self, work: Mapping[str, LaneStep]) -> dict[str, StepOutcome]:
+    def prepare(self, work: Mapping[str, LaneStep]) -> None:
+        """Build the rows of a step that is likely to come next, while the device is at work."""
+        self._prepared = (self._key(work), self._micros(work))
+
+    def step(
+        self,
+        work: Mapping[str, LaneStep],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> dict[str, StepOutcome]:
         """Do one optimizer step of each lane named.
+
+        Args:
+            work: of each lane.
+            meanwhile: called while the device is at work; it may `prepare` the next step.
 
         Returns:
             What each lane measured. A lane whose gradient is no number is left as it is, and so
@@ -121,11 +134,13 @@ class Pack:
         Raises:
             torch.OutOfMemoryError: a micro-batch does not fit; no lane has changed.
         """
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] == self._key(work):
+            micros = prepared[1]
+        else:
+            micros = self._micros(work)
+        losses, norms = self._passes.train(micros, self.adapters(tuple(work)), meanwhile)
         counted = {name: supervised_tokens(lane.rows) for name, lane in work.items()}
-        adapters = self.adapters(tuple(work))
-        seeds = [step_seed(lane.seed, lane.step) for lane in work.values()]
-        rows = self._rows([lane.rows for lane in work.values()], list(counted.values()))
-        losses, norms = self._passes.train(rows, adapters, seeds)
         self._passes.update(
             [
                 LaneUpdate(
@@ -153,9 +168,13 @@ class Pack:
 
     def evaluate(self, rows: Mapping[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
         """Return the summed loss of each lane's rows, without dropout."""
+        adapters = self.adapters(tuple(rows))
         # Sums, not means: a token weighs one.
-        micro_batches = self._rows(list(rows.values()), [1] * len(rows))
-        totals = self._passes.evaluate(micro_batches, self.adapters(tuple(rows)))
+        micros = [
+            MicroBatch(row, adapters.lane_pass(row.bounds))
+            for row in self._rows(list(rows.values()), [1] * len(rows))
+        ]
+        totals = self._passes.evaluate(micros, adapters)
         return {
             name: LossSum(total, supervised_tokens(lane_rows))
             for (name, lane_rows), total in zip(rows.items(), totals, strict=True)
@@ -174,6 +193,26 @@ class Pack:
                 self._decoder.refetch,
             )
         return found
+
+    def _key(self, work: Mapping[str, LaneStep]) -> tuple[object, ...]:
+        """Return what the rows of a step follow from."""
+        lanes = [(name, lane.step, lane.seed) for name, lane in work.items()]
+        return (self.max_tokens, self.adapters(tuple(work)), *lanes)
+
+    def _micros(self, work: Mapping[str, LaneStep]) -> list[MicroBatch]:
+        """Return the micro-batches of a step."""
+        adapters = self.adapters(tuple(work))
+        seeds = [step_seed(lane.seed, lane.step) for lane in work.values()]
+        counted = [supervised_tokens(lane.rows) for lane in work.values()]
+        return [
+            MicroBatch(
+                row,
+                adapters.lane_pass(
+                    row.bounds, first=number == 0, dropout=adapters.dropout(row, seeds)
+                ),
+            )
+            for number, row in enumerate(self._rows([lane.rows for lane in work.values()], counted))
+        ]
 
     def _rows(
         self, steps: Sequence[Sequence[EncodedRow]], denominators: Sequence[int]

@@ -1,6 +1,6 @@
 """What a pack needs of the passes over its base, wherever base and lanes are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,10 +9,9 @@ import torch
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
-from slidepack.engine.lora.lanes import LaneAdapters, Serve
+from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import lane_norms, optimizer_step, squared_norms
 from slidepack.engine.lora.pool import LanePool
-from slidepack.engine.lora.rows import LaneRow
 from slidepack.engine.model.layers import Decoder
 
 __all__ = ["LaneUpdate", "Passes", "ResidentPasses"]
@@ -47,16 +46,16 @@ class Passes(Protocol):
 
     def train(
         self,
-        rows: Sequence[LaneRow],
+        micros: Sequence[MicroBatch],
         lanes: LaneAdapters,
-        seeds: Sequence[int],
+        meanwhile: Callable[[], None],
     ) -> tuple[list[float], list[float]]:
         """Run the micro-batches of a step; leave each lane's gradient for `update`.
 
         Args:
-            rows: the micro-batches.
+            micros: the micro-batches.
             lanes: in the order in which they are in the rows.
-            seeds: of each lane's dropout in this step.
+            meanwhile: called once everything is launched, before the device is waited for.
 
         Returns:
             Each lane's weighted loss, and the norm of its gradient.
@@ -68,7 +67,7 @@ class Passes(Protocol):
     def update(self, updates: Sequence[LaneUpdate]) -> None:
         """Do the optimizer steps; they may still be under way when this returns."""
 
-    def evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> list[float]:
+    def evaluate(self, micros: Sequence[MicroBatch], lanes: LaneAdapters) -> list[float]:
         """Return each lane's weighted loss, without gradients."""
 
 
@@ -97,19 +96,18 @@ class ResidentPasses:
 
     def train(
         self,
-        rows: Sequence[LaneRow],
+        micros: Sequence[MicroBatch],
         lanes: LaneAdapters,
-        seeds: Sequence[int],
+        meanwhile: Callable[[], None],
     ) -> tuple[list[float], list[float]]:
         """Run the micro-batches of a step, one after the other."""
         losses = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
-        for number, row in enumerate(rows):
-            passing = lanes.lane_pass(
-                row.bounds, first=number == 0, dropout=lanes.dropout(row, seeds)
-            )
-            losses += self._driver.train(row, passing)
+        for micro in micros:
+            losses += self._driver.train(micro.row, micro.lanes)
         squares = [squared_norms(one.grads.view(-1, one.layer_size)) for one in lanes.arenas]
-        return losses.tolist(), lane_norms(torch.stack(squares))
+        both = losses, torch.stack(squares)
+        meanwhile()
+        return both[0].tolist(), lane_norms(both[1])
 
     def update(self, updates: Sequence[LaneUpdate]) -> None:
         """Do the optimizer steps."""
@@ -123,10 +121,10 @@ class ResidentPasses:
                 one.norm,
             )
 
-    def evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> list[float]:
+    def evaluate(self, micros: Sequence[MicroBatch], lanes: LaneAdapters) -> list[float]:
         """Return each lane's weighted loss, without gradients."""
         total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
-        for row in rows:
-            total += self._driver.evaluate(row, lanes.lane_pass(row.bounds))
+        for micro in micros:
+            total += self._driver.evaluate(micro.row, micro.lanes)
         losses: list[float] = total.tolist()
         return losses

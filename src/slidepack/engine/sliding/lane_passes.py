@@ -8,7 +8,6 @@ norm, and run on the CPU beside the next step's forward pass.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import lane_sums
-from slidepack.engine.lora.lanes import LaneAdapters, LanePass, Serve
+from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import lane_norms, squared_norms
 from slidepack.engine.lora.passes import LaneUpdate
-from slidepack.engine.lora.rows import LaneRow
 from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, final_hidden
 from slidepack.engine.model.layer_attention import LayerAttention
@@ -37,14 +35,6 @@ __all__ = ["SlidingPasses"]
 
 _GRADIENT: Final = -1
 """Level of the gradient in `Rows`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Micro:
-    """A micro-batch and its lanes."""
-
-    row: LaneRow
-    lanes: LanePass
 
 
 class SlidingPasses:
@@ -100,21 +90,18 @@ class SlidingPasses:
         return LoraArena(self._decoder.shape, method, self._slots.pools, self._engine.settle)
 
     def train(
-        self, rows: Sequence[LaneRow], lanes: LaneAdapters, seeds: Sequence[int]
+        self,
+        micros: Sequence[MicroBatch],
+        lanes: LaneAdapters,
+        meanwhile: Callable[[], None],
     ) -> tuple[list[float], list[float]]:
         """Run the micro-batches of a step, layer by layer."""
-        micros = [
-            _Micro(
-                row,
-                lanes.lane_pass(row.bounds, first=number == 0, dropout=lanes.dropout(row, seeds)),
-            )
-            for number, row in enumerate(rows)
-        ]
-        with self._walk(rows, lanes) as keeper:
+        with self._walk(micros, lanes) as keeper:
             self._forward(micros, keeper)
             losses = self._head(micros, keeper)
             layers = range(self._decoder.shape.num_layers)
             squares = [self._backward(layer, micros, keeper) for layer in reversed(layers)]
+        meanwhile()
         return losses.tolist(), lane_norms(torch.stack(squares, dim=1))
 
     def update(self, updates: Sequence[LaneUpdate]) -> None:
@@ -122,19 +109,18 @@ class SlidingPasses:
         self._engine.start(updates)
 
     @torch.no_grad()
-    def evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> list[float]:
+    def evaluate(self, micros: Sequence[MicroBatch], lanes: LaneAdapters) -> list[float]:
         """Return each lane's weighted loss, without gradients."""
         total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
-        for some in self._fitting(rows):
+        for some in self._fitting(micros):
             with self._walk(some, lanes) as keeper:
-                total += self._evaluate(some, lanes, keeper)
+                total += self._evaluate(some, keeper)
         losses: list[float] = total.tolist()
         return losses
 
-    def _evaluate(self, rows: Sequence[LaneRow], lanes: LaneAdapters, keeper: Rows) -> Tensor:
-        micros = [_Micro(row, lanes.lane_pass(row.bounds)) for row in rows]
+    def _evaluate(self, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
         self._forward(micros, keeper, keep=False)
-        total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
+        total = self._no_losses(micros)
         shape = self._decoder.shape
         for number, micro in enumerate(micros):
             x = keeper.get((shape.num_layers, number))
@@ -151,22 +137,28 @@ class SlidingPasses:
             total += lane_sums(head.losses, micro.row.label_counts)
         return total
 
-    def _fitting(self, rows: Sequence[LaneRow]) -> Iterator[list[LaneRow]]:
-        """Yield the rows in groups that the keeper of rows has room for."""
-        group: list[LaneRow] = []
+    def _no_losses(self, micros: Sequence[MicroBatch]) -> Tensor:
+        return torch.zeros(
+            micros[0].row.label_counts.numel(), dtype=torch.float64, device=self._decoder.device
+        )
+
+    def _fitting(self, micros: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
+        """Yield micro-batches in groups that the keeper of rows has room for."""
+        group: list[MicroBatch] = []
         tokens = 0
-        for row in rows:
-            if group and tokens + row.batch.num_tokens > self._max_tokens:
+        for micro in micros:
+            here = micro.row.batch.num_tokens
+            if group and tokens + here > self._max_tokens:
                 yield group
                 group, tokens = [], 0
-            group.append(row)
-            tokens += row.batch.num_tokens
+            group.append(micro)
+            tokens += here
         yield group
 
     @contextlib.contextmanager
-    def _walk(self, rows: Sequence[LaneRow], lanes: LaneAdapters) -> Iterator[Rows]:
+    def _walk(self, micros: Sequence[MicroBatch], lanes: LaneAdapters) -> Iterator[Rows]:
         """Begin a walk; let go of what it holds where it is abandoned."""
-        keeper = self._rows([row.batch.num_tokens for row in rows])
+        keeper = self._rows([micro.row.batch.num_tokens for micro in micros])
         self._slots.begin(lanes)
         try:
             yield keeper
@@ -179,7 +171,7 @@ class SlidingPasses:
         return final_hidden(x, self._decoder.final_norm, self._decoder.shape)
 
     @torch.no_grad()
-    def _forward(self, micros: Sequence[_Micro], keeper: Rows, *, keep: bool = True) -> None:
+    def _forward(self, micros: Sequence[MicroBatch], keeper: Rows, *, keep: bool = True) -> None:
         shape = self._decoder.shape
         for number, micro in enumerate(micros):
             x = embed(self._decoder.embedding, micro.row.batch.ids, shape)
@@ -218,7 +210,7 @@ class SlidingPasses:
         layer: int,
         x: Tensor,
         flat: Tensor,
-        micro: _Micro,
+        micro: MicroBatch,
         weights: Mapping[str, LoraWeights],
     ) -> Tensor:
         choice, batch = self._choices.at(layer), micro.row.batch
@@ -231,12 +223,10 @@ class SlidingPasses:
             micro.lanes.layer(layer, weights),
         )
 
-    def _head(self, micros: Sequence[_Micro], keeper: Rows) -> Tensor:
+    def _head(self, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
         """Return the lanes' losses; put the last layer's gradient in the rows."""
         last = self._decoder.shape.num_layers
-        total = torch.zeros(
-            micros[0].row.label_counts.numel(), dtype=torch.float64, device=self._decoder.device
-        )
+        total = self._no_losses(micros)
         for number, micro in enumerate(micros):
             batch = micro.row.batch
             x = keeper.get((last, number))
@@ -262,7 +252,7 @@ class SlidingPasses:
             keeper.put((_GRADIENT, number), grad)
         return total
 
-    def _backward(self, layer: int, micros: Sequence[_Micro], keeper: Rows) -> Tensor:
+    def _backward(self, layer: int, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
         """Differentiate one layer; return the squared norm of each lane's part of the gradient."""
         flat, _ = self._acquire(layer, step=-1)
         with self._slots.gradient(layer) as (weights, grads):

@@ -218,7 +218,7 @@ class PackRun:
         """Run a step; where it does not fit the card, in smaller passes or with fewer lanes."""
         while work:
             try:
-                return self._pack.step(work)
+                return self._pack.step(work, self._prepare_next)
             except torch.OutOfMemoryError as error:
                 found = coded(error)
             torch.cuda.empty_cache()
@@ -236,6 +236,19 @@ class PackRun:
             else:
                 self._leave_failed(seat, found)
         return {}
+
+    def _prepare_next(self) -> None:
+        """Build the rows of the step after this one, if nobody joins or leaves."""
+        if self._base.decoder.device.type == "cpu":
+            # The passes are over by now.
+            return
+        staying = {
+            lane: seat
+            for lane, seat in self._seats.items()
+            if seat.trainer.step + 1 < seat.trainer.total_steps
+        }
+        if staying:
+            self._pack.prepare({lane: seat.next_step(1) for lane, seat in staying.items()})
 
     def _evaluate(self) -> None:
         """Measure the held-out loss of every lane whose turn it is, in one pass."""

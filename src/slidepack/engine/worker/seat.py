@@ -136,13 +136,13 @@ class Seat:
         self._trainer = self._attempt.trainer(trainee, self._data, plan.precision)
         self._trainer.begin()
 
-    def next_step(self) -> LaneStep:
-        """Return the lane's next step."""
-        spec = self._attempt.spec
+    def next_step(self, ahead: int = 0) -> LaneStep:
+        """Return the lane's next step, or one that comes so many after it."""
+        spec, trainer = self._attempt.spec, self.trainer
         return LaneStep(
-            rows=self.trainer.next_rows(),
+            rows=trainer.next_rows(ahead),
             optim=spec.optim,
-            step=self.trainer.step,
+            step=trainer.step + ahead,
             total_steps=self.trainer.total_steps,
             seed=spec.seed,
         )

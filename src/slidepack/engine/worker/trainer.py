@@ -140,9 +140,9 @@ class Trainer:
         """Whether every step is done."""
         return self.step >= self.total_steps
 
-    def next_rows(self) -> list[EncodedRow]:
-        """Return the rows of the next step."""
-        return rows_of_step(self._spec, self._data.train, self.step)
+    def next_rows(self, ahead: int = 0) -> list[EncodedRow]:
+        """Return the rows of the next step, or of one that comes so many after it."""
+        return rows_of_step(self._spec, self._data.train, self.step + ahead)
 
     def record_step(
         self, rows: Sequence[EncodedRow], loss: LossSum, norm: float, seconds: float
