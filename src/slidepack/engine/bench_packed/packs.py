@@ -109,15 +109,21 @@ class _GrowingPack:
         return torch.cuda.max_memory_allocated(self._device) if on_card else 0
 
     def _step(self) -> None:
+        self._outcomes = self._pack.step(self._work(), self._prepare)
+        self._done += 1
+
+    def _prepare(self) -> None:
+        """Build the next rows beside the passes, as the worker does."""
+        if self._device.type == "cuda":
+            self._pack.prepare(self._work(1))
+
+    def _work(self, ahead: int = 0) -> dict[str, LaneStep]:
         # The schedule is constant: how many steps there are in all changes nothing.
-        work = {
-            name: LaneStep(
-                rows=rows, optim=self._optim, step=self._done, total_steps=self._done + 1, seed=0
-            )
+        step = self._done + ahead
+        return {
+            name: LaneStep(rows=rows, optim=self._optim, step=step, total_steps=step + 1, seed=0)
             for name, rows in self._rows.items()
         }
-        self._outcomes = self._pack.step(work)
-        self._done += 1
 
 
 def _passes(rows: Sequence[Sequence[EncodedRow]], max_tokens: int) -> tuple[int, ...]:

@@ -88,12 +88,26 @@ class LanePool:
         return ends[-1]
 
     def _resize(self, elements: int) -> None:
-        grown = {name: self._empty(name, elements) for name in self._tensors}
-        kept = min(elements, self.grads.numel())
-        with torch.no_grad():
-            for name in grown:
-                grown[name][:kept].copy_(self._tensors[name][:kept])
-        self._tensors = grown
+        """Move everything, one tensor after the other: two pools at once may not fit."""
+        before = self.grads.numel()
+        moved: list[str] = []
+        try:
+            for name in self._tensors:
+                self._move(name, elements)
+                moved.append(name)
+        except BaseException:
+            # What was there fits where it was.
+            for name in moved:
+                self._move(name, before)
+            raise
+
+    @torch.no_grad()
+    def _move(self, name: str, elements: int) -> None:
+        old = self._tensors[name]
+        new = self._empty(name, elements)
+        kept = min(elements, old.numel())
+        new.detach()[:kept].copy_(old.detach()[:kept])
+        self._tensors[name] = new
 
     def _new(self, elements: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(elements, dtype=dtype, device=self.device)

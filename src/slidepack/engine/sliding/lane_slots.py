@@ -38,7 +38,8 @@ class HostLanePool(LanePool):
         try:
             super()._resize(elements)
         except BaseException:
-            self._slabs = before
+            # Some tensors may be where they were.
+            self._slabs += before
             raise
 
     def _new(self, elements: int, dtype: torch.dtype) -> Tensor:
