@@ -27,6 +27,7 @@ from triton.compiler import CompilationError
 
 from slidepack.kernels.adamw import ADAMW_BLOCK, _adamw_kernel, _squared_norm_kernel
 from slidepack.kernels.gated import _gated_bwd_kernel, _gated_fwd_kernel
+from slidepack.kernels.lane_adamw import NUMBERS, _block_squares_kernel, _lane_adamw_kernel
 from slidepack.kernels.linear_cross_entropy import _cross_entropy_kernel
 from slidepack.kernels.lora.expand import _expand_kernel
 from slidepack.kernels.lora.outer import _outer_kernel
@@ -156,6 +157,8 @@ def _rest(target: GPUTarget) -> list[Build]:
             options |= {"INT8": moment == "*i8"}
             name = f"adamw-{gradient}-{split}-{moment}"
             builds.append(Build(name, _adamw_kernel, signature, options))
+        if gradient == "*fp32":
+            builds.extend(_lane_builds())
         norm = {"x_ptr": gradient, "partial_ptr": "*fp32", "elements": "i32"}
         kernel = _squared_norm_kernel
         builds.append(Build(f"squared_norm-{gradient}", kernel, norm, {"BLOCK": 4096}, 8))
@@ -163,6 +166,24 @@ def _rest(target: GPUTarget) -> list[Build]:
     packed = {"packed_ptr": "*u8", "scale_ptr": "*fp32", "out_ptr": "*bf16", "elements": "i32"}
     options = {"LEVELS": _LEVELS, "HALF": NF4_BLOCK // 2, "BLOCKS": row["blocks"]}
     return [*builds, Build("nf4", _dequantise_nf4_kernel, packed, options, row["warps"])]
+
+
+def _lane_builds() -> list[Build]:
+    squares = {"x_ptr": "*fp32", "out_ptr": "*fp32"}
+    builds = [Build("block_squares", _block_squares_kernel, squares, {"BLOCK": ADAMW_BLOCK})]
+    for split in (False, True):
+        signature = {
+            "grad_ptr": "*fp32",
+            "master_ptr": "*bf16" if split else "*fp32",
+            "remainder_ptr": "*i16",
+            "m_ptr": "*fp32",
+            "v_ptr": "*fp32",
+            "lanes_ptr": "*i32",
+            "numbers_ptr": "*fp32",
+        }
+        options = {"NUMBERS": NUMBERS, "SPLIT": split, "BLOCK": ADAMW_BLOCK}
+        builds.append(Build(f"lane_adamw-{split}", _lane_adamw_kernel, signature, options))
+    return builds
 
 
 BUILDS: list[Callable[[GPUTarget], list[Build]]] = [_norms, _elementwise, _rest, lora_builds]

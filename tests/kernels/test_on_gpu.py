@@ -4,13 +4,16 @@ import pytest
 import torch
 from support.head_loss import torch_head_loss
 from support.kernel_cases import Case, cases, judge
+from support.lane_states import BETAS, LANES, lane_numbers, lane_state, moved, tensors
 
 from slidepack.kernels import (
+    ADAMW_BLOCK,
     AdamWState,
     adamw,
     adamw_scalars,
     dequantise_nf4,
     join_master,
+    lane_adamw,
     linear_cross_entropy,
     quantise_nf4,
     split_master,
@@ -120,3 +123,19 @@ def test_squared_norm_and_nf4_equal_the_cpu() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         back = dequantise_nf4(packed, scales, (1000, 1000), dtype)
         assert torch.equal(back.cpu(), dequantise_nf4(plain, plain_scales, (1000, 1000), dtype))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_adamw_of_many_lanes_gives_the_bits_of_each_lane_alone(split: bool) -> None:
+    grads, state = lane_state(split=split)
+    ours, theirs = moved(state, GPU), moved(state, GPU)
+    numbers = lane_numbers().to(GPU)
+    lane_adamw(grads.to(GPU), ours, torch.tensor(LANES, dtype=torch.int32, device=GPU), numbers)
+    for block, lane in enumerate(LANES):
+        if lane >= 0:
+            beta1, beta2, eps = BETAS[lane]
+            start, stop = block * ADAMW_BLOCK, (block + 1) * ADAMW_BLOCK
+            one, part = theirs.part(start, stop), grads[start:stop].to(GPU)
+            adamw(part, one, numbers[lane, :4].contiguous(), beta1=beta1, beta2=beta2, eps=eps)
+    for one, other in zip(tensors(ours), tensors(theirs), strict=True):
+        assert torch.equal(one, other)

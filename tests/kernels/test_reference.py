@@ -317,9 +317,9 @@ REFUSED = [
         "bfloat16", "4 elements", packed=_zeros(2, dtype=U8), count=4, scales=_zeros(1, dtype=B16)
     ),
 ]
-UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention"} | {
-    # Theirs are in test_lora.py and test_lora_dropout.py.
-    *("lora_linear", "lora_tables", "dropout_tables"),
+UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention", "upload"} | {
+    # Theirs are in test_lora.py, test_lora_dropout.py and test_lane_adamw.py.
+    *("lora_linear", "lora_tables", "dropout_tables", "lane_adamw", "block_squares"),
 }
 """Plain forms, whose operations refuse by themselves, and what takes every value."""
 

@@ -11,6 +11,7 @@ from slidepack.kernels.adamw import (
 )
 from slidepack.kernels.attention import AttentionChoice, Segments, attention, choose_attention
 from slidepack.kernels.gated import gated
+from slidepack.kernels.lane_adamw import block_squares, lane_adamw
 from slidepack.kernels.linear_cross_entropy import HeadLoss, linear_cross_entropy
 from slidepack.kernels.lora.dropout import LoraDropout, dropout_tables
 from slidepack.kernels.lora.layout import LoraLayout, LoraWeights
@@ -37,11 +38,13 @@ __all__ = [
     "adamw_scalars",
     "add_rms_norm",
     "attention",
+    "block_squares",
     "choose_attention",
     "dequantise_nf4",
     "dropout_tables",
     "gated",
     "join_master",
+    "lane_adamw",
     "linear_cross_entropy",
     "lora_linear",
     "lora_ref",

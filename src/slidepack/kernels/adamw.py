@@ -75,6 +75,38 @@ class AdamWState:
 
 
 @triton.jit
+def read_master(master_ptr, remainder_ptr, index, inside, SPLIT: tl.constexpr):
+    """Return fp32 master weights, whole or split."""
+    if SPLIT:
+        high = tl.load(master_ptr + index, mask=inside, other=0.0).to(tl.int16, bitcast=True)
+        low = tl.load(remainder_ptr + index, mask=inside, other=0).to(tl.int32)
+        return ((high.to(tl.int32) << 16) + low).to(tl.float32, bitcast=True)
+    else:
+        return tl.load(master_ptr + index, mask=inside, other=0.0)
+
+
+@triton.jit
+def write_master(master_ptr, remainder_ptr, index, inside, param, SPLIT: tl.constexpr):
+    """Store fp32 master weights, whole or split."""
+    if SPLIT:
+        bits = param.to(tl.int32, bitcast=True)
+        # Half up on the bits: the remainder then fits 16 signed bits, ties included.
+        rounded = (bits + 0x8000) >> 16
+        tl.store(
+            master_ptr + index, rounded.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=inside
+        )
+        tl.store(remainder_ptr + index, (bits - (rounded << 16)).to(tl.int16), mask=inside)
+    else:
+        tl.store(master_ptr + index, param, mask=inside)
+
+
+@triton.jit
+def updated(param, m, v, step_size, root_correction, decay, eps):
+    """Return the parameter after a step, from its new moments."""
+    return param * decay - step_size * tl.div_rn(m, tl.div_rn(tl.sqrt_rn(v), root_correction) + eps)
+
+
+@triton.jit
 def _adamw_kernel(
     grad_ptr,
     master_ptr,
@@ -104,12 +136,7 @@ def _adamw_kernel(
     # Norms and biases, which come last, are not decayed.
     decay = tl.where(index < decayed, tl.load(scalars_ptr + 3), 1.0)
     grad = tl.load(grad_ptr + index, mask=inside, other=0.0).to(tl.float32) * clip
-    if SPLIT:
-        high = tl.load(master_ptr + index, mask=inside, other=0.0).to(tl.int16, bitcast=True)
-        low = tl.load(remainder_ptr + index, mask=inside, other=0).to(tl.int32)
-        param = ((high.to(tl.int32) << 16) + low).to(tl.float32, bitcast=True)
-    else:
-        param = tl.load(master_ptr + index, mask=inside, other=0.0)
+    param = read_master(master_ptr, remainder_ptr, index, inside, SPLIT)
     m = tl.load(m_ptr + index, mask=inside, other=0).to(tl.float32)
     v = tl.load(v_ptr + index, mask=inside, other=0).to(tl.float32)
     if INT8:
@@ -118,9 +145,7 @@ def _adamw_kernel(
         v = root * root * tl.load(v_scale_ptr + block)
     m += (grad - m) * one_minus_beta1
     v = v * beta2 + grad * grad * one_minus_beta2
-    param = param * decay - step_size * tl.div_rn(
-        m, tl.div_rn(tl.sqrt_rn(v), root_correction) + eps
-    )
+    param = updated(param, m, v, step_size, root_correction, decay, eps)
     if INT8:
         m_scale = tl.max(tl.abs(m), axis=0)
         v_scale = tl.max(v, axis=0)
@@ -136,16 +161,7 @@ def _adamw_kernel(
     else:
         tl.store(m_ptr + index, m, mask=inside)
         tl.store(v_ptr + index, v, mask=inside)
-    if SPLIT:
-        bits = param.to(tl.int32, bitcast=True)
-        # Half up on the bits: the remainder then fits 16 signed bits, ties included.
-        rounded = (bits + 0x8000) >> 16
-        tl.store(
-            master_ptr + index, rounded.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=inside
-        )
-        tl.store(remainder_ptr + index, (bits - (rounded << 16)).to(tl.int16), mask=inside)
-    else:
-        tl.store(master_ptr + index, param, mask=inside)
+    write_master(master_ptr, remainder_ptr, index, inside, param, SPLIT)
 
 
 @triton.jit

@@ -1,9 +1,11 @@
 import pytest
 import torch
 from support.kernel_cases import Case, cases, judge
+from support.lane_states import BETAS, LANES, lane_numbers, lane_state, moved, tensors
 from torch import Tensor
 
 from slidepack.kernels.adamw import (
+    ADAMW_BLOCK,
     AdamWState,
     _adamw_plain,
     adamw_launch,
@@ -12,6 +14,7 @@ from slidepack.kernels.adamw import (
     split_master,
     squared_norm_launch,
 )
+from slidepack.kernels.lane_adamw import block_squares_launch, lane_adamw_launch
 from slidepack.kernels.linear_cross_entropy import cross_entropy_launch
 from slidepack.kernels.nf4 import dequantise_nf4, dequantise_nf4_launch, quantise_nf4
 from slidepack.kernels.reference import cross_entropy_ref
@@ -114,3 +117,31 @@ def test_nf4(count: int) -> None:
     out = torch.empty(count)
     dequantise_nf4_launch(packed, scales, out)
     assert torch.equal(out, plain)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_adamw_of_many_lanes_gives_the_bits_of_each_lane_alone(split: bool) -> None:
+    grads, state = lane_state(split=split)
+    expected = moved(state, torch.device("cpu"))
+    numbers = lane_numbers()
+    lane_adamw_launch(grads, state, torch.tensor(LANES, dtype=torch.int32), numbers)
+    for block, lane in enumerate(LANES):
+        if lane >= 0:
+            beta1, beta2, eps = BETAS[lane]
+            start, stop = block * ADAMW_BLOCK, (block + 1) * ADAMW_BLOCK
+            adamw_launch(
+                grads[start:stop],
+                expected.part(start, stop),
+                numbers[lane, :4].contiguous(),
+                beta1=beta1,
+                beta2=beta2,
+                eps=eps,
+            )
+    for ours, theirs in zip(tensors(state), tensors(expected), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_squares_of_blocks() -> None:
+    x = torch.randn(3 * ADAMW_BLOCK, generator=torch.Generator().manual_seed(0))
+    expected = x.double().view(3, -1).square().sum(1)
+    torch.testing.assert_close(block_squares_launch(x).double(), expected, rtol=1e-6, atol=0.0)

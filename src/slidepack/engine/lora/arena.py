@@ -16,7 +16,7 @@ from slidepack.engine.contract.job import LORA_TARGETS, LoraMethod
 from slidepack.engine.lora.groups import GROUPS, group_layout
 from slidepack.engine.lora.pool import LanePool
 from slidepack.engine.shape import ModelShape
-from slidepack.kernels import AdamWState, join_master, split_master
+from slidepack.kernels import ADAMW_BLOCK, AdamWState, join_master, split_master
 
 __all__ = ["AdapterPair", "LoraArena", "derive_seed"]
 
@@ -59,7 +59,9 @@ class LoraArena:
         self.targets = tuple(target for target in LORA_TARGETS if target in method.targets)
         self.trainable_params = shape.lora_params(method.rank, self.targets)
         self._layouts = {group.name: group_layout(group, shape, [method]) for group in GROUPS}
-        self.layer_size = sum(layout.block_elements(0) for layout in self._layouts.values())
+        held = sum(layout.block_elements(0) for layout in self._layouts.values())
+        # One launch updates all lanes, in blocks that belong to one lane each.
+        self.layer_size = -(-held // ADAMW_BLOCK) * ADAMW_BLOCK
         self._num_layers = shape.num_layers
         self.size = self.layer_size * self._num_layers
         self._part = self.size // len(self._pools)
@@ -152,8 +154,8 @@ class LoraArena:
 
     def pairs(self, flat: Tensor) -> Iterator[tuple[int, str, AdapterPair]]:
         """Yield (layer, target, pair) of any flat tensor that is laid out as the lane."""
-        offset = 0
         for layer in range(self._num_layers):
+            offset = layer * self.layer_size
             for group in GROUPS:
                 layout = self._layouts[group.name]
                 views = layout.views(flat, offset, 0)

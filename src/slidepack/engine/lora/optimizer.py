@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import OptimSpec
-from slidepack.kernels import AdamWState, adamw, adamw_ref, adamw_scalars, upload
+from slidepack.kernels import AdamWState, adamw, adamw_ref, block_squares, upload
 
 __all__ = [
     "adamw_numbers",
+    "adamw_scalars_of",
     "clip_factor",
     "lane_norms",
     "learning_rate",
@@ -50,8 +51,9 @@ def warmup_steps(spec: OptimSpec, total_steps: int) -> int:
 @torch.no_grad()
 def squared_norms(grads_LN: Tensor) -> Tensor:
     """Return the squared norm of each row, [L] fp64, whatever is beside the rows in memory."""
-    norms = [torch.linalg.vector_norm(row) for row in grads_LN]
-    return torch.stack(norms).double().square()
+    if grads_LN.dtype == torch.float64:
+        return torch.stack([row.square().sum() for row in grads_LN])
+    return torch.stack([block_squares(row).double().sum() for row in grads_LN])
 
 
 def lane_norms(squares_NL: Tensor) -> list[float]:
@@ -103,7 +105,7 @@ def optimizer_step(
     adamw(
         grads,
         state,
-        upload(adamw_numbers(spec, step, total_steps, norm), grads.device),
+        upload(adamw_scalars_of(spec, step, total_steps, norm), grads.device),
         beta1=spec.beta1,
         beta2=spec.beta2,
         eps=spec.eps,
@@ -116,13 +118,21 @@ def clip_factor(spec: OptimSpec, norm: float) -> float:
     return min(1.0, spec.clip_norm / (norm + 1e-6)) if spec.clip_norm > 0.0 else 1.0
 
 
-def adamw_numbers(spec: OptimSpec, step: int, total_steps: int, norm: float) -> Tensor:
+def adamw_numbers(spec: OptimSpec, step: int, total_steps: int, norm: float) -> list[float]:
+    """Return the numbers of a lane's step: `kernels.adamw_scalars`, then those of the moments."""
+    lr = learning_rate(spec, step, total_steps)
+    return [
+        clip_factor(spec, norm),
+        lr / (1.0 - spec.beta1 ** (step + 1)),
+        math.sqrt(1.0 - spec.beta2 ** (step + 1)),
+        1.0 - lr * spec.weight_decay,
+        1.0 - spec.beta1,
+        spec.beta2,
+        1.0 - spec.beta2,
+        spec.eps,
+    ]
+
+
+def adamw_scalars_of(spec: OptimSpec, step: int, total_steps: int, norm: float) -> Tensor:
     """Return `kernels.adamw_scalars` of a lane's step, on the CPU."""
-    return adamw_scalars(
-        torch.tensor(step + 1),
-        torch.tensor(clip_factor(spec, norm)),
-        lr=learning_rate(spec, step, total_steps),
-        beta1=spec.beta1,
-        beta2=spec.beta2,
-        weight_decay=spec.weight_decay,
-    )
+    return torch.tensor(adamw_numbers(spec, step, total_steps, norm)[:4], dtype=torch.float32)

@@ -5,14 +5,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
-from slidepack.engine.lora.optimizer import lane_norms, optimizer_step, squared_norms
+from slidepack.engine.lora.optimizer import (
+    adamw_numbers,
+    lane_norms,
+    optimizer_step,
+    squared_norms,
+)
 from slidepack.engine.lora.pool import LanePool
 from slidepack.engine.model.layers import Decoder
+from slidepack.kernels import ADAMW_BLOCK, block_squares, lane_adamw, upload
 
 __all__ = ["LaneUpdate", "Passes", "ResidentPasses"]
 
@@ -104,13 +111,32 @@ class ResidentPasses:
         losses = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
         for micro in micros:
             losses += self._driver.train(micro.row, micro.lanes)
-        squares = [squared_norms(one.grads.view(-1, one.layer_size)) for one in lanes.arenas]
-        both = losses, torch.stack(squares)
+        squares = self._squares(lanes.arenas)
         meanwhile()
-        return both[0].tolist(), lane_norms(both[1])
+        return losses.tolist(), lane_norms(squares)
+
+    def _squares(self, arenas: Sequence[LoraArena]) -> Tensor:
+        """Return the squared norm of each layer of each lane's gradient, [N, L] fp64."""
+        if self._decoder.device.type == "cpu":
+            by_layer = [one.grads.view(-1, one.layer_size) for one in arenas]
+            return torch.stack([squared_norms(grads) for grads in by_layer])
+        blocks = block_squares(self.pool.grads).double()
+        # A few launches for all lanes: the parts of each layer lie side by side.
+        layers = self._decoder.shape.num_layers
+        return torch.stack(
+            [
+                blocks[one.start // ADAMW_BLOCK : (one.start + one.size) // ADAMW_BLOCK]
+                .view(layers, -1)
+                .sum(1)
+                for one in arenas
+            ]
+        )
 
     def update(self, updates: Sequence[LaneUpdate]) -> None:
         """Do the optimizer steps."""
+        if self._decoder.device.type != "cpu":
+            self._update_at_once(updates)
+            return
         for one in updates:
             optimizer_step(
                 one.arena.state,
@@ -119,6 +145,22 @@ class ResidentPasses:
                 one.step,
                 one.total_steps,
                 one.norm,
+            )
+
+    def _update_at_once(self, updates: Sequence[LaneUpdate]) -> None:
+        """Do the optimizer steps in one launch."""
+        device = self._decoder.device
+        lanes = torch.full((self.pool.grads.numel() // ADAMW_BLOCK,), -1, dtype=torch.int32)
+        for number, one in enumerate(updates):
+            start = one.arena.start // ADAMW_BLOCK
+            lanes[start : start + one.arena.size // ADAMW_BLOCK] = number
+        numbers = [adamw_numbers(one.optim, one.step, one.total_steps, one.norm) for one in updates]
+        if numbers:
+            lane_adamw(
+                self.pool.grads,
+                self.pool.state(0, self.pool.grads.numel()),
+                upload(lanes, device),
+                upload(torch.tensor(numbers, dtype=torch.float32), device),
             )
 
     def evaluate(self, micros: Sequence[MicroBatch], lanes: LaneAdapters) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slidepack.engine.lora.optimizer import adamw_numbers, optimizer_step
+from slidepack.engine.lora.optimizer import adamw_scalars_of, optimizer_step
 from slidepack.engine.lora.passes import LaneUpdate
 from slidepack.engine.lora.pool import LanePool
 from slidepack.engine.sliding.cpu_adamw import CpuAdamW
@@ -88,7 +88,7 @@ class LaneEngine:
         self._adamw.step(
             grads,
             state,
-            adamw_numbers(spec, lane.step, lane.total_steps, lane.norm),
+            adamw_scalars_of(spec, lane.step, lane.total_steps, lane.norm),
             beta1=spec.beta1,
             beta2=spec.beta2,
             eps=spec.eps,
