@@ -114,13 +114,13 @@ class SlidingPasses:
         total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
         for some in self._fitting(micros):
             with self._walk(some, lanes) as keeper:
-                total += self._evaluate(some, keeper)
+                self._evaluate(some, keeper, total)
         losses: list[float] = total.tolist()
         return losses
 
-    def _evaluate(self, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
+    def _evaluate(self, micros: Sequence[MicroBatch], keeper: Rows, total: Tensor) -> None:
+        """Add the lanes' losses to `total`, one micro-batch after the other."""
         self._forward(micros, keeper, keep=False)
-        total = self._no_losses(micros)
         shape = self._decoder.shape
         for number, micro in enumerate(micros):
             x = keeper.get((shape.num_layers, number))
@@ -135,12 +135,6 @@ class SlidingPasses:
             )
             keeper.drop((shape.num_layers, number))
             total += lane_sums(head.losses, micro.row.label_counts)
-        return total
-
-    def _no_losses(self, micros: Sequence[MicroBatch]) -> Tensor:
-        return torch.zeros(
-            micros[0].row.label_counts.numel(), dtype=torch.float64, device=self._decoder.device
-        )
 
     def _fitting(self, micros: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
         """Yield micro-batches in groups that the keeper of rows has room for."""
@@ -226,7 +220,8 @@ class SlidingPasses:
     def _head(self, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
         """Return the lanes' losses; put the last layer's gradient in the rows."""
         last = self._decoder.shape.num_layers
-        total = self._no_losses(micros)
+        lanes = micros[0].row.label_counts.numel()
+        total = torch.zeros(lanes, dtype=torch.float64, device=self._decoder.device)
         for number, micro in enumerate(micros):
             batch = micro.row.batch
             x = keeper.get((last, number))
