@@ -10,6 +10,7 @@ from support.lanes import LaneRecord, TinyLane, pack_on, step_all
 from support.packing import random_rows
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.memory_lora import frozen_bytes
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
@@ -57,13 +58,12 @@ def _exact(record: LaneRecord) -> tuple[object, ...]:
 @pytest.mark.parametrize("policy", ["keep", "recompute"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_training_equals_that_on_the_widened_base(
-    folder: Path, policy: str, dtype: torch.dtype
+    folder: Path, policy: ActivationPolicy, dtype: torch.dtype
 ) -> None:
     narrow = load_decoder(folder, CPU, dtype, nf4=True)
     records = []
     for decoder in (narrow, _widened(narrow)):
-        activations = ("recompute" if policy == "recompute" else "keep",) * 3
-        pack = pack_on(decoder, LANES, max_tokens=64, activations=activations)
+        pack = pack_on(decoder, LANES, max_tokens=64, activations=(policy,) * 3)
         vocab = decoder.shape.vocab
         records.append(
             [_exact(one) for step in range(4) for one in step_all(pack, LANES, step, vocab)]

@@ -11,6 +11,7 @@ from support.lanes import LaneRecord, TinyLane, pack_on, step_all, tiny_decoder
 from support.packing import random_rows
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.lora.pack import Pack
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
@@ -80,7 +81,7 @@ def _slide(
     )
     built.append(build_sliding_lanes(decoder, slide, check_stop))
     attention = layer_attention(decoder.shape, decoder.device, decoder.dtype)
-    policies = ("recompute",) * decoder.shape.num_layers
+    policies: list[ActivationPolicy] = ["recompute"] * decoder.shape.num_layers
     return Pack(decoder, attention, policies, MAX_TOKENS, passes=built[-1].passes)
 
 

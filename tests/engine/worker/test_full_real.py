@@ -21,7 +21,6 @@ from slidepack.engine.data.check import check_file
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.tokenizer import load_tokenizer
 from slidepack.engine.lora.optimizer import learning_rate
-from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.worker.dataset import EncodedData, load_data
 from slidepack.engine.worker.full_trainee import load_full
 from slidepack.engine.worker.order import rows_of_step
@@ -107,16 +106,12 @@ def _ours(model: Path, spec: JobSpec, data: EncodedData) -> Curve:
         lambda _code, _message: None,
     )
 
-    def packed(rows: list[EncodedRow]) -> list[PackedBatch]:
-        groups = micro_batches(rows, trainee.micro_batch_tokens)
-        return [pack_rows(group, trainee.shape, trainee.device, trainee.dtype) for group in groups]
-
     curve = []
     try:
         for step in range(STEPS):
-            batches = packed(rows_of_step(spec, data.train, step))
-            loss, norm = trainee.train_step(batches, step, STEPS)
-            curve.append((loss.mean, norm, trainee.evaluate(packed(list(data.selection))).mean))
+            rows = rows_of_step(spec, data.train, step)
+            loss, norm = trainee.train_step(rows, step, STEPS)
+            curve.append((loss.mean, norm, trainee.evaluate(data.selection).mean))
     finally:
         trainee.close()
     return curve

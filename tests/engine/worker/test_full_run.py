@@ -38,7 +38,6 @@ from slidepack.engine.contract.events import (
 )
 from slidepack.engine.contract.job import EvalSpec, FullMethod, JobSpec, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder
-from slidepack.engine.model.batch import pack_rows
 from slidepack.engine.model.ends import head_logits
 from slidepack.engine.sliding import full_driver
 from slidepack.engine.sliding.cpu_adamw import CpuAdamW
@@ -143,7 +142,7 @@ def test_transformers_gives_the_trainers_logits(
     heads = _Heads(linear_cross_entropy, trainee.shape)
     monkeypatch.setattr(full_driver, "linear_cross_entropy", heads)
     try:
-        loss = trainee.evaluate([pack_rows([row], trainee.shape, trainee.device, trainee.dtype)])
+        loss = trainee.evaluate([row])
     finally:
         trainee.close()
     judge: Any = AutoModelForCausalLM.from_pretrained(whole.result / "model", dtype=torch.float32)
@@ -174,7 +173,7 @@ def test_a_checkpoint_waits_for_updates_that_are_under_way(
     (tmp_path / "later").mkdir()
     try:
         rows = random_rows((21,), trainee.shape.vocab)
-        trainee.train_step([pack_rows(rows, trainee.shape, trainee.device, trainee.dtype)], 0, 8)
+        trainee.train_step(rows, 0, 8)
         at_once = trainee.save(tmp_path / "at once")
         time.sleep(0.5)
         assert trainee.save(tmp_path / "later") == at_once

@@ -122,7 +122,7 @@ class FullTrainee:
     def _packed(self, rows: Sequence[EncodedRow]) -> list[PackedBatch]:
         return [
             pack_rows(group, self.shape, self.device, self.dtype)
-            for group in micro_batches(rows, self._plan.micro_batch_tokens)
+            for group in micro_batches(rows, self.micro_batch_tokens)
         ]
 
     def _build(self) -> FullTrainer:
@@ -144,6 +144,11 @@ class FullTrainee:
             cache=platformdirs.user_cache_path("slidepack") / "native",
         )
         return build_full(self.shape, self._state, setup, self._check_stop)
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Most tokens of a micro-batch, unless a single row is longer."""
+        return self._plan.micro_batch_tokens
 
     @property
     def reason(self) -> str:

@@ -107,6 +107,10 @@ def _product(constant: int, word: Tensor) -> tuple[Tensor, Tensor]:
 
 def keep_mask(dropout: LoraDropout, adapter: int, rows: slice, site: int, width: int) -> Tensor:
     """Return the boolean mask [rows, width] of an adapter's tokens; the plain form."""
+    if not int(dropout.thresholds[adapter]):
+        # Nothing is below; the words would cost more than the products.
+        count = dropout.samples[rows].numel()
+        return torch.ones((count, width), dtype=torch.bool, device=dropout.samples.device)
     blocks = torch.arange(-(-width // 4), device=dropout.samples.device)
     words = philox(
         int(dropout.seeds[adapter]),
