@@ -137,5 +137,5 @@ def test_adamw_of_many_lanes_gives_the_bits_of_each_lane_alone(split: bool) -> N
             start, stop = block * ADAMW_BLOCK, (block + 1) * ADAMW_BLOCK
             one, part = theirs.part(start, stop), grads[start:stop].to(GPU)
             adamw(part, one, numbers[lane, :4].contiguous(), beta1=beta1, beta2=beta2, eps=eps)
-    for one, other in zip(tensors(ours), tensors(theirs), strict=True):
-        assert torch.equal(one, other)
+    for mine, its in zip(tensors(ours), tensors(theirs), strict=True):
+        assert torch.equal(mine, its)
