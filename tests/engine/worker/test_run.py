@@ -9,7 +9,8 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.packing import packed, random_rows
+from support.lanes import pack_on, packed_logits
+from support.packing import random_rows
 from support.runs import (
     events_of,
     make_run,
@@ -36,10 +37,7 @@ from slidepack.engine.contract.events import (
 )
 from slidepack.engine.contract.job import EvalSpec, LoraMethod, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import load_decoder
-from slidepack.engine.sliding.driver import Driver
 
 Curve = list[tuple[int, float | None, float | None, float]]
 
@@ -99,18 +97,12 @@ def test_peft_loads_the_result_and_gives_the_workers_logits(base: Path, whole: R
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     judge: Any = peft.PeftModel.from_pretrained(model, whole.result / "adapter").eval()
     decoder = load_decoder(model_folder, torch.device("cpu"), torch.float32)
-    arena = LoraArena(decoder.shape, spec.method, torch.device("cpu"))
+    pack = pack_on(decoder)
+    arena = pack.join("lane", spec.method, seed=0)
     state = load_file(whole.list_checkpoints()[0] / "lane.safetensors")
-    with torch.no_grad():
-        arena.params.copy_(state["params"])
-    driver = Driver(
-        decoder,
-        arena,
-        layer_attention(decoder.shape, decoder.device, decoder.dtype),
-        ("keep",) * 3,
-    )
+    arena.set_master(state["master"])
     rows = random_rows((21,), decoder.shape.vocab)
-    ours = driver.logits(packed(decoder, rows)[0])
+    (ours,) = packed_logits(decoder, rows, pack)
     with torch.no_grad():
         theirs = judge(torch.tensor([rows[0].ids])).logits[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)

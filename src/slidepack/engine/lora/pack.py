@@ -102,7 +102,11 @@ class Pack:
         if name in self._lanes:
             raise ValueError(f"{name} is in the pack already")
         arena = self._passes.new_lane(method)
-        arena.initialise(seed)
+        try:
+            arena.initialise(seed)
+        except BaseException:
+            arena.close()
+            raise
         self._lanes[name] = arena
         self._adapters.clear()
         return arena
@@ -160,8 +164,11 @@ class Pack:
         }
 
     def shrink(self, longest: int) -> bool:
-        """Halve the micro-batches, down to the longest row; return whether that was possible."""
-        if self.max_tokens <= longest:
+        """Halve the micro-batches, down to the longest row; return whether that was possible.
+
+        It never is in exact mode: rows are filled up whatever is in them.
+        """
+        if self._exact_tokens or self.max_tokens <= longest:
             return False
         self.max_tokens = max(longest, self.max_tokens // 2)
         return True

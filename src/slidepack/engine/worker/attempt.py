@@ -113,7 +113,7 @@ class Attempt:
             )
         )
         if state is None:
-            self.sample(trainee, data, tuned=False, step=0)
+            self._sample_if_it_fits(trainee, data, tuned=False, step=0)
         return Trainer(
             spec=self.spec,
             spec_hash=self._spec_hash,
@@ -141,11 +141,7 @@ class Attempt:
             SlidepackError: RUN-DIVERGED.
             OSError: the disk refused.
         """
-        try:
-            self.sample(trainee, data, tuned=True, step=trainer.step)
-        except torch.OutOfMemoryError as error:
-            # The training is done; its answers are worth less than its result.
-            self.warn("GPU-OUT-OF-MEMORY", f"The answers after training did not fit: {error}")
+        self._sample_if_it_fits(trainee, data, tuned=True, step=trainer.step)
         self.phase("saving", 0, 0)
         if not trainee.is_finite():
             raise SlidepackError(
@@ -184,6 +180,16 @@ class Attempt:
                 peak_device_bytes=peak_device,
             )
         )
+
+    def _sample_if_it_fits(
+        self, trainee: Trainee, data: EncodedData, *, tuned: bool, step: int
+    ) -> None:
+        """Answer the job's questions; answers are worth less than the training."""
+        try:
+            self.sample(trainee, data, tuned=tuned, step=step)
+        except torch.OutOfMemoryError as error:
+            when = "after" if tuned else "before"
+            self.warn("GPU-OUT-OF-MEMORY", f"The answers {when} training did not fit: {error}")
 
     def sample(self, trainee: Trainee, data: EncodedData, *, tuned: bool, step: int) -> None:
         """Answer the job's questions, and report the answers."""

@@ -1,5 +1,6 @@
 """Lanes on their way into a pack: they wait for a seat; their data is read beside the steps."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -48,6 +49,8 @@ class Boarding:
         self._on_refused = on_refused
         self._waiting = list(spec.lanes)
         self._reading: dict[str, tuple[Seat, Future[None]]] = {}
+        # Their folders are still taken.
+        self._leaving: set[str] = set()
         self._reader = ThreadPoolExecutor(1, "lane-data")
 
     @property
@@ -84,7 +87,10 @@ class Boarding:
             taken = seated + len(self._reading)
             if self._spec.max_lanes and taken >= self._spec.max_lanes:
                 return
-            ref = max(self._waiting, key=lambda ref: ref.priority)
+            able = [ref for ref in self._waiting if ref.lane not in self._leaving]
+            if not able:
+                return
+            ref = max(able, key=lambda ref: ref.priority)
             self._waiting.remove(ref)
             seat = self._seat(ref)
             if seat is not None:
@@ -113,6 +119,9 @@ class Boarding:
 
     def wait(self) -> None:
         """Wait a moment for the next lane's data."""
+        if not self._reading:
+            # Somebody is on the way out first.
+            time.sleep(_WAIT_SECONDS)
         for _, future in self._reading.values():
             try:
                 future.exception(timeout=_WAIT_SECONDS)
@@ -143,12 +152,13 @@ class Boarding:
         seat.fail(error)
         self._on_refused(seat.ref.lane, error)
 
-    @staticmethod
-    def _dismiss(seat: Seat, future: Future[None], reason: str) -> None:
+    def _dismiss(self, seat: Seat, future: Future[None], reason: str) -> None:
+        self._leaving.add(seat.ref.lane)
         future.cancel()
 
         def leave(_: Future[None]) -> None:
             seat.leave(reason)
+            self._leaving.discard(seat.ref.lane)
 
         # The thread that reads its data still writes events.
         future.add_done_callback(leave)

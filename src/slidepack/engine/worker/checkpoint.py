@@ -28,6 +28,8 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     tokens: int
     evaluated_step: int = -1
     """The last step whose held-out loss was measured; a stop may come before it is."""
+    has_known: bool = False
+    """Whether a loss was better than guessing."""
     tensors_hash: str = ""
     """Digest of the tensor files; filled in by `save_checkpoint`."""
 

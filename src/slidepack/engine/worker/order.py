@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TypeVar
 
 from slidepack.engine.contract.job import JobSpec
@@ -24,18 +23,32 @@ def steps_per_epoch(spec: JobSpec, num_rows: int) -> int:
     return math.ceil(num_rows / spec.batch_size)
 
 
+class RowOrder:
+    """The order of a run's rows: a pure function of the seed, so a resumed run goes on exactly."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        """Bind a run."""
+        self._spec = spec
+        # A step asks for a few rows of it, and the rows of the next step are asked for ahead.
+        self._orders: dict[tuple[int, int], list[int]] = {}
+
+    def rows_of_step(self, rows: Sequence[_T], step: int) -> list[_T]:
+        """Return the rows of a step, from 0."""
+        size = self._spec.batch_size
+        epoch, batch = divmod(step, steps_per_epoch(self._spec, len(rows)))
+        order = self._order(epoch, len(rows))
+        return [rows[index] for index in order[batch * size : (batch + 1) * size]]
+
+    def _order(self, epoch: int, num_rows: int) -> list[int]:
+        key = (epoch, num_rows)
+        if key not in self._orders:
+            self._orders = dict(list(self._orders.items())[-1:])
+            order = list(range(num_rows))
+            random.Random(f"{self._spec.seed}/{epoch}").shuffle(order)
+            self._orders[key] = order
+        return self._orders[key]
+
+
 def rows_of_step(spec: JobSpec, rows: Sequence[_T], step: int) -> list[_T]:
-    """Return the rows of a step, from 0; a pure function, so that a resumed run goes on exactly."""
-    per_epoch = steps_per_epoch(spec, len(rows))
-    epoch, batch = divmod(step, per_epoch)
-    order = _epoch_order(spec.seed, epoch, len(rows))
-    chosen = order[batch * spec.batch_size : (batch + 1) * spec.batch_size]
-    return [rows[index] for index in chosen]
-
-
-@lru_cache(maxsize=1)
-def _epoch_order(seed: int, epoch: int, num_rows: int) -> list[int]:
-    """Return the permutation of an epoch; kept, because a step asks for a few rows of it."""
-    order = list(range(num_rows))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
+    """Return the rows of a single step, from 0."""
+    return RowOrder(spec).rows_of_step(rows, step)

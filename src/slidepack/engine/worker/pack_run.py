@@ -6,8 +6,9 @@ is done, fails, is asked to, or has to make room. The pack ends with its last la
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from slidepack.engine.contract.events import (
     Warned,
 )
 from slidepack.engine.contract.pack import LaneRef, PackFolder
+from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.tokenizer import load_tokenizer
 from slidepack.engine.lora.pack import LaneStep, StepOutcome
 from slidepack.engine.model.loss import LossSum
@@ -36,6 +38,8 @@ from slidepack.engine.worker.sweep import Sweep
 from slidepack.engine.worker.trainee import LoraTrainee
 
 __all__ = ["PackRun"]
+
+_Result = TypeVar("_Result", StepOutcome, LossSum)
 
 logger = logging.getLogger("slidepack.worker")
 
@@ -107,8 +111,7 @@ class PackRun:
         while True:
             self._obey()
             self._boarding.board(len(self._seats), crowded=self._crowded)
-            for seat in self._boarding.ready():
-                self._join(seat)
+            self._let_in()
             if self._seats:
                 self._step()
                 self._evaluate()
@@ -154,6 +157,15 @@ class PackRun:
                 elif not self._boarding.remove(lane, reason):
                     return "it is not in the pack"
         return "done"
+
+    def _let_in(self) -> None:
+        """Give seats to the lanes whose data is there, while there is room."""
+        if self._crowded:
+            return
+        for seat in self._boarding.ready():
+            self._join(seat)
+            if self._crowded:
+                return
 
     def _join(self, seat: Seat) -> None:
         """Give a lane its seat, its checkpoint, and its first evaluation."""
@@ -202,8 +214,13 @@ class PackRun:
     def _step(self) -> None:
         """Do one step of every lane."""
         work = {lane: seat.next_step() for lane, seat in self._seats.items()}
+        rows = {lane: step.rows for lane, step in work.items()}
+
+        def step() -> dict[str, StepOutcome]:
+            return self._pack.step({lane: work[lane] for lane in rows}, self._prepare_next)
+
         begun = time.monotonic()
-        outcomes = self._outcomes(work)
+        outcomes = self._made_to_fit(rows, step)
         seconds = time.monotonic() - begun
         for lane, outcome in outcomes.items():
 
@@ -214,25 +231,34 @@ class PackRun:
 
             self._try(self._seats[lane], record)
 
-    def _outcomes(self, work: dict[str, LaneStep]) -> dict[str, StepOutcome]:
-        """Run a step; where it does not fit the card, in smaller passes or with fewer lanes."""
-        while work:
+    def _made_to_fit(
+        self, rows: dict[str, Sequence[EncodedRow]], run: Callable[[], dict[str, _Result]]
+    ) -> dict[str, _Result]:
+        """Run passes; where they do not fit the card, in smaller parts or with fewer lanes.
+
+        Args:
+            rows: of each lane; a lane that has to leave is taken out.
+            run: passes the rows that are left.
+        """
+        while rows:
             try:
-                return self._pack.step(work, self._prepare_next)
+                return run()
             except torch.OutOfMemoryError as error:
                 found = coded(error)
             torch.cuda.empty_cache()
-            if self._pack.shrink(max(len(row.ids) for one in work.values() for row in one.rows)):
+            if self._pack.shrink(max(len(row.ids) for some in rows.values() for row in some)):
                 words = f"a pass has at most {self._pack.max_tokens} tokens now"
                 self._events.append(
                     Warned(at=self._events.now(), code=found.report.code, message=words)
                 )
                 continue
-            seat = min(self._seats.values(), key=lambda seat: seat.ref.priority)
-            del work[seat.ref.lane]
-            if work:
-                self._crowded = True
+            # Of equals, the one that came last has the least to lose.
+            seats = [self._seats[lane] for lane in reversed(rows)]
+            seat = min(seats, key=lambda seat: seat.ref.priority)
+            del rows[seat.ref.lane]
+            if rows:
                 self._leave(seat, "the card has no room for all lanes of the pack")
+                self._crowded = True
             else:
                 self._leave_failed(seat, found)
         return {}
@@ -257,9 +283,8 @@ class PackRun:
             for lane, seat in self._seats.items()
         }
         rows = {lane: found for lane, found in due.items() if found is not None}
-        if not rows:
-            return
-        for lane, loss in self._pack.evaluate(rows).items():
+        losses = self._made_to_fit(rows, lambda: self._pack.evaluate(rows))
+        for lane, loss in losses.items():
 
             def record(seat: Seat, loss: LossSum = loss) -> None:
                 seat.trainer.record_evaluation(loss)

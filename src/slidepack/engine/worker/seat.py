@@ -44,7 +44,11 @@ class Seat:
         self.folder = RunFolder(Path(ref.folder))
         self._open = contextlib.ExitStack()
         self._open.callback(os.close, take_lock(self.folder.lock))
-        self.events = self._open.enter_context(EventLog(self.folder.events))
+        try:
+            self.events = self._open.enter_context(EventLog(self.folder.events))
+        except OSError:
+            self._open.close()
+            raise
         self._data: EncodedData | None = None
         self._trainee: LoraTrainee | None = None
         self._trainer: Trainer | None = None

@@ -23,7 +23,7 @@ from slidepack.engine.worker.checkpoint import LaneState, save_checkpoint
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData
 from slidepack.engine.worker.eventlog import EventLog
-from slidepack.engine.worker.order import rows_of_step
+from slidepack.engine.worker.order import RowOrder
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 from slidepack.engine.worker.trainee import Trainee
 from slidepack.engine.worker.watchdog import Watchdog
@@ -91,9 +91,14 @@ class Trainer:
         self.eval_loss_before = state.eval_loss_before if state else None
         self._evaluated_step = state.evaluated_step if state else -1
         self.clock = RunClock(state.seconds if state else 0.0)
+        self._order = RowOrder(spec)
         self._final_loss: float | None = None
         self._watchdog = Watchdog(
-            spec.optim.lr, trainee.shape.vocab, events, spoils=trainee.applies_bad_steps
+            spec.optim.lr,
+            trainee.shape.vocab,
+            events,
+            spoils=trainee.applies_bad_steps,
+            has_known=state is not None and state.has_known,
         )
         self._last_checkpoint_time = time.monotonic()
         self._checkpoint_seconds = 0.0
@@ -142,7 +147,7 @@ class Trainer:
 
     def next_rows(self, ahead: int = 0) -> list[EncodedRow]:
         """Return the rows of the next step, or of one that comes so many after it."""
-        return rows_of_step(self._spec, self._data.train, self.step + ahead)
+        return self._order.rows_of_step(self._data.train, self.step + ahead)
 
     def record_step(
         self, rows: Sequence[EncodedRow], loss: LossSum, norm: float, seconds: float
@@ -262,6 +267,7 @@ class Trainer:
                 evaluated_step=self._evaluated_step,
                 seconds=self.clock.seconds,
                 tokens=self.tokens,
+                has_known=self._watchdog.has_known,
             ),
             self._checkpoints,
         )

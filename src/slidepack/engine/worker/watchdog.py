@@ -18,14 +18,23 @@ _MARGIN: Final = 2.0
 class Watchdog:
     """Looks at every step of a run."""
 
-    def __init__(self, lr: float, vocab: int, events: EventLog, *, spoils: bool) -> None:
-        """Begin before the first step.
+    def __init__(
+        self,
+        lr: float,
+        vocab: int,
+        events: EventLog,
+        *,
+        spoils: bool,
+        has_known: bool = False,
+    ) -> None:
+        """Begin before the first step, or go on.
 
         Args:
             lr: peak learning rate, for the advice.
             vocab: tokens that a guess is among.
             events: where warnings go.
             spoils: whether a step whose gradient is no number changes weights all the same.
+            has_known: whether a loss was better than guessing before.
         """
         self._lr = lr
         self._guess = math.log(vocab)
@@ -33,7 +42,7 @@ class Watchdog:
         self._spoils = spoils
         self._bad_steps = 0
         self._lost_steps = 0
-        self._has_known = False
+        self.has_known = has_known
 
     def look(self, step: int, loss: float, norm: float, kept: int) -> None:
         """Judge a step.
@@ -54,9 +63,9 @@ class Watchdog:
         self._bad_steps = 0
         if step == 1 and loss > self._guess + _MARGIN:
             self._warn_of_first(loss)
-        self._has_known |= loss < self._guess
+        self.has_known |= loss < self._guess
         self._lost_steps = self._lost_steps + 1 if loss > self._guess else 0
-        if self._has_known and self._lost_steps >= _MAX_LOST_STEPS:
+        if self.has_known and self._lost_steps >= _MAX_LOST_STEPS:
             raise self._diverged(
                 f"The loss is worse than guessing since step {step - _MAX_LOST_STEPS + 1}.",
                 f"loss {loss:.2f}, guessing among all tokens is {self._guess:.2f}; it was better "
