@@ -6,18 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from support.packing import packed, random_rows
+from support.lanes import TinyLane, pack_on, shake
 from support.runs import events_of, make_run, run_worker, tiny_spec
 
 from slidepack.engine.bench import SHAPES
 from slidepack.engine.contract.events import Evaluated, Finished, Progress, Started
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy
-from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loading import random_decoder
-from slidepack.engine.sliding.driver import Driver
 from slidepack.kernels import AttentionChoice, Segments, attention, choose_attention
 
 pytestmark = [
@@ -68,20 +65,18 @@ def test_varlen_attention_within_the_error_budget(
         assert float((t - o).abs().max()) <= float((t - s).abs().max()) + tolerance
 
 
+LANE = TinyLane(
+    name="lane", method=LoraMethod(rank=8, dropout=0.1), lengths=(100, 17, 260, 1), total_steps=1
+)
+
+
 def _loss_and_gradient(decoder: Decoder, policy: ActivationPolicy) -> tuple[float, torch.Tensor]:
-    arena = LoraArena(decoder.shape, LoraMethod(rank=8, dropout=0.1), GPU)
-    arena.initialise(1)
-    with torch.no_grad():
-        arena.params.add_(0.01)
-    driver = Driver(
-        decoder,
-        arena,
-        layer_attention(decoder.shape, GPU, decoder.dtype),
-        (policy,) * decoder.shape.num_layers,
-    )
-    rows = random_rows((100, 17, 260, 1), decoder.shape.vocab)
-    loss = driver.train_step(packed(decoder, rows, max_tokens=300), (0, 0))
-    return loss.mean, arena.grads
+    policies = (policy,) * decoder.shape.num_layers
+    pack = pack_on(decoder, [LANE], activations=policies, max_tokens=300)
+    arena = pack.lanes[LANE.name]
+    shake(arena, 0.01)
+    outcome = pack.step({LANE.name: LANE.work(0, decoder.shape.vocab)})[LANE.name]
+    return outcome.loss.mean, arena.grads.clone()
 
 
 def test_a_bf16_step_stays_close_to_fp32() -> None:

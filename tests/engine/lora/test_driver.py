@@ -1,149 +1,159 @@
-from pathlib import Path
+"""A lane's pass: activations, micro-batches, the gradient itself, stops."""
 
 import pytest
 import torch
-from support.judges import tiny_llama
-from support.packing import packed, random_rows
+from support.lanes import WHOLE, TinyLane, pack_on, packed_logits, shake, tiny_decoder
+from support.packing import random_rows
 
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy
-from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
-from slidepack.engine.model.loading import load_decoder
-from slidepack.engine.sliding.driver import Driver, LossSum
+from slidepack.engine.model.loss import LossSum
 
 CPU = torch.device("cpu")
 LENGTHS = (9, 30, 4, 17, 1, 12)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("driver")
-    tiny_llama(target, kv_heads=2, tied=False)
-    return target
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return tiny_decoder(tmp_path_factory.mktemp("narrow"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return tiny_decoder(tmp_path_factory.mktemp("wide"), torch.float64)
+
+
+def _lane(*, rank: int = 4, dropout: float = 0.0) -> TinyLane:
+    method = LoraMethod(rank=rank, dropout=dropout)
+    return TinyLane(name="lane", method=method, lengths=LENGTHS, total_steps=10)
 
 
 def _gradient(
     decoder: Decoder,
     policies: tuple[ActivationPolicy, ...],
     *,
-    max_tokens: int = 1 << 20,
+    max_tokens: int = WHOLE,
     dropout: float = 0.0,
 ) -> tuple[LossSum, torch.Tensor]:
-    arena = LoraArena(decoder.shape, LoraMethod(rank=4, dropout=dropout), CPU, decoder.dtype)
-    arena.initialise(3)
-    with torch.no_grad():
-        # B is zero at the start, which would hide every gradient of A.
-        arena.params.add_(0.05)
-    driver = Driver(decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), policies)
-    rows = random_rows(LENGTHS, decoder.shape.vocab)
-    loss = driver.train_step(packed(decoder, rows, max_tokens), (7, 0))
-    return loss, arena.grads
+    lane = _lane(dropout=dropout)
+    pack = pack_on(decoder, [lane], activations=policies, max_tokens=max_tokens)
+    arena = pack.lanes[lane.name]
+    shake(arena)
+    outcome = pack.step({lane.name: lane.work(3, decoder.shape.vocab)})[lane.name]
+    return outcome.loss, arena.grads.clone()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("max_tokens", [1 << 20, 32, 1], ids=["one", "some", "each-row"])
-def test_recompute_equals_keep_bit_for_bit(folder: Path, dropout: float, max_tokens: int) -> None:
-    decoder = load_decoder(folder, CPU, torch.float32)
-    kept_loss, kept = _gradient(decoder, ("keep",) * 3, max_tokens=max_tokens, dropout=dropout)
+@pytest.mark.parametrize("max_tokens", [WHOLE, 32, 1], ids=["one", "some", "each-row"])
+def test_recompute_equals_keep_bit_for_bit(
+    narrow: Decoder, dropout: float, max_tokens: int
+) -> None:
+    kept_loss, kept = _gradient(narrow, ("keep",) * 3, max_tokens=max_tokens, dropout=dropout)
     for policies in (("recompute",) * 3, ("keep", "recompute", "keep")):
-        loss, gradient = _gradient(decoder, policies, max_tokens=max_tokens, dropout=dropout)
+        loss, gradient = _gradient(narrow, policies, max_tokens=max_tokens, dropout=dropout)
         assert loss == kept_loss
         assert torch.equal(gradient, kept)
     assert float(kept.abs().sum()) > 0
 
 
-def test_micro_batches_do_not_change_the_gradient(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float64)
-    whole_loss, whole = _gradient(decoder, ("keep",) * 3)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_micro_batches_do_not_change_the_gradient(wide: Decoder, dropout: float) -> None:
+    whole_loss, whole = _gradient(wide, ("keep",) * 3, dropout=dropout)
     for max_tokens in (32, 1):
-        loss, gradient = _gradient(decoder, ("keep",) * 3, max_tokens=max_tokens)
+        loss, gradient = _gradient(wide, ("keep",) * 3, max_tokens=max_tokens, dropout=dropout)
         assert loss.tokens == whole_loss.tokens
         assert loss.total == pytest.approx(whole_loss.total, rel=1e-12)
         torch.testing.assert_close(gradient, whole, rtol=1e-10, atol=1e-13)
 
 
-def test_gradient_equals_finite_differences(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float64)
-    arena = LoraArena(decoder.shape, LoraMethod(rank=2), CPU, torch.float64)
-    arena.initialise(3)
-    with torch.no_grad():
-        arena.params.add_(0.05)
-    driver = Driver(
-        decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), ("recompute",) * 3
-    )
-    batches = packed(decoder, random_rows((9, 14), decoder.shape.vocab))
-    driver.train_step(batches, (0, 0))
+def test_gradient_equals_finite_differences(wide: Decoder) -> None:
+    lane = _lane(rank=2)
+    pack = pack_on(wide, [lane], activations=("recompute",) * 3)
+    arena = pack.lanes[lane.name]
+    shake(arena)
+    start = arena.master().clone()
+    work = lane.work(0, wide.shape.vocab)
+    pack.step({lane.name: work})
     generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(arena.params.shape, generator=generator, dtype=torch.float64)
+    direction = torch.randn(start.shape, generator=generator, dtype=torch.float64)
     analytic = float(arena.grads @ direction)
-    width = 1e-5
+    width = 1e-6
     losses = []
     for sign in (1.0, -1.0):
-        with torch.no_grad():
-            arena.params.add_(direction, alpha=sign * width)
-        losses.append(driver.evaluate(batches).mean)
-        with torch.no_grad():
-            arena.params.add_(direction, alpha=-sign * width)
-    assert analytic == pytest.approx((losses[0] - losses[1]) / (2 * width), rel=1e-6)
+        arena.set_master(start + sign * width * direction)
+        losses.append(pack.evaluate({lane.name: work.rows})[lane.name].mean)
+    assert analytic == pytest.approx((losses[0] - losses[1]) / (2 * width), rel=1e-7)
 
 
-def test_rows_of_a_pack_do_not_see_each_other(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float64)
-    driver = Driver(
-        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
-    )
-    rows = random_rows(LENGTHS, decoder.shape.vocab)
-    (together,) = packed(decoder, rows)
-    logits = driver.logits(together)
-    for index, row in enumerate(rows):
-        (alone,) = packed(decoder, [row])
-        start, end = together.segments.bounds[index : index + 2]
-        torch.testing.assert_close(logits[start:end], driver.logits(alone), rtol=0, atol=1e-12)
+def test_rows_of_a_pack_do_not_see_each_other(wide: Decoder) -> None:
+    rows = random_rows(LENGTHS, wide.shape.vocab)
+    for row, together in zip(rows, packed_logits(wide, rows), strict=True):
+        (alone,) = packed_logits(wide, [row])
+        torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
-def test_evaluation_uses_no_dropout_and_is_repeatable(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float32)
-    arena = LoraArena(decoder.shape, LoraMethod(rank=4, dropout=0.5), CPU)
-    arena.initialise(3)
-    with torch.no_grad():
-        arena.params.add_(0.05)
-    driver = Driver(
-        decoder, arena, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
-    )
-    batches = packed(decoder, random_rows(LENGTHS, decoder.shape.vocab))
-    assert driver.evaluate(batches) == driver.evaluate(batches)
+def test_evaluation_uses_no_dropout_and_is_repeatable(narrow: Decoder) -> None:
+    losses = []
+    for dropout in (0.5, 0.5, 0.0):
+        lane = _lane(dropout=dropout)
+        pack = pack_on(narrow, [lane])
+        shake(pack.lanes[lane.name])
+        rows = {lane.name: lane.work(0, narrow.shape.vocab).rows}
+        losses += [pack.evaluate(rows), pack.evaluate(rows)]
+    assert all(loss == losses[0] for loss in losses)
 
 
-def test_a_stop_in_the_middle_of_a_step_leaves_the_parameters_alone(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float32)
-    arena = LoraArena(decoder.shape, LoraMethod(rank=4), CPU)
-    arena.initialise(3)
-    before = arena.params.clone()
-    rows = random_rows(LENGTHS, decoder.shape.vocab)
-    batches = packed(decoder, rows, max_tokens=32)
-    calls = 0
-    for stop_at in range(1, 6 * len(batches) + 1):
-        calls = 0
+def test_training_and_evaluation_measure_the_same_loss(wide: Decoder) -> None:
+    lane = _lane()
+    pack = pack_on(wide, [lane], max_tokens=32)
+    shake(pack.lanes[lane.name])
+    work = lane.work(0, wide.shape.vocab)
+    evaluated = pack.evaluate({lane.name: work.rows})[lane.name]
+    trained = pack.step({lane.name: work})[lane.name].loss
+    assert trained.tokens == evaluated.tokens == sum(sum(row.supervised[1:]) for row in work.rows)
+    assert trained.total == pytest.approx(evaluated.total, rel=1e-13)
 
-        def check(limit: int = stop_at) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == limit:
-                raise InterruptedError
 
-        choice = layer_attention(decoder.shape, CPU, decoder.dtype)
-        driver = Driver(decoder, arena, choice, ("keep",) * 3, check)
+class _StopAt:
+    """Raises at one of the calls to come."""
+
+    def __init__(self) -> None:
+        self.calls_left = 0
+
+    def __call__(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise InterruptedError
+
+
+def test_a_stop_in_the_middle_of_a_step_leaves_the_lane_alone(narrow: Decoder) -> None:
+    lane = _lane()
+    work = {lane.name: lane.work(2, narrow.shape.vocab)}
+    stop = _StopAt()
+    pack = pack_on(narrow, [lane], max_tokens=32, check_stop=stop)
+    arena = pack.lanes[lane.name]
+    before = arena.master().clone()
+    micro_steps = 3
+    for call in range(1, 2 * 3 * micro_steps + 1):
+        stop.calls_left = call
         with pytest.raises(InterruptedError):
-            driver.train_step(batches, (0, 0))
-        assert torch.equal(arena.params, before)
+            pack.step(work)
+        assert torch.equal(arena.master(), before)
+        assert not any(moment.any() for moment in arena.moments())
+    # What was abandoned has left nothing in the gradient either.
+    stop.calls_left = 0
+    undisturbed = pack_on(narrow, [lane], max_tokens=32)
+    assert pack.step(work) == undisturbed.step(work)
+    assert torch.equal(arena.master(), undisturbed.lanes[lane.name].master())
+    assert not torch.equal(arena.master(), before)
 
 
-def test_unknown_policies_are_refused(folder: Path) -> None:
-    decoder = load_decoder(folder, CPU, torch.float32)
-    choice = layer_attention(decoder.shape, CPU, decoder.dtype)
+def test_unknown_policies_are_refused(narrow: Decoder) -> None:
+    choice = layer_attention(narrow.shape, CPU, narrow.dtype)
     with pytest.raises(ValueError, match="2 activation policies for 3 layers"):
-        Driver(decoder, None, choice, ("keep",) * 2)
+        LaneDriver(narrow, choice, ("keep",) * 2)
     with pytest.raises(ValueError, match="offload"):
-        Driver(decoder, None, choice, ("keep", "offload", "keep"))
+        LaneDriver(narrow, choice, ("keep", "offload", "keep"))

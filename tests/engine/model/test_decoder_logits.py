@@ -1,17 +1,15 @@
-import itertools
 from pathlib import Path
 
 import pytest
 import torch
 from support.judges import tiny_llama
-from support.packing import packed, random_rows
+from support.lanes import packed_logits
+from support.packing import random_rows
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.tokenizer import load_tokenizer
-from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import load_decoder
-from slidepack.engine.sliding.driver import Driver
 
 CPU = torch.device("cpu")
 
@@ -24,14 +22,9 @@ def test_logits_equal_transformers_on_random_llamas(
     judge = tiny_llama(tmp_path, kv_heads=kv_heads, tied=tied)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((7, 1, 23, 64), decoder.shape.vocab)
-    driver = Driver(
-        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 3
-    )
-    (batch,) = packed(decoder, rows)
-    ours = driver.logits(batch)
-    for row, (start, end) in zip(rows, itertools.pairwise(batch.segments.bounds), strict=True):
+    for row, ours in zip(rows, packed_logits(decoder, rows), strict=True):
         theirs = judge(torch.tensor([row.ids])).logits[0]
-        torch.testing.assert_close(ours[start:end], theirs, rtol=0, atol=1e-4)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("factor", [2.0, 8.0])
@@ -60,10 +53,7 @@ def test_llama3_rope_scaling_equals_transformers(tmp_path: Path, factor: float) 
     judge.save_pretrained(tmp_path)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows((300,), 97)
-    driver = Driver(
-        decoder, None, layer_attention(decoder.shape, CPU, decoder.dtype), ("keep",) * 2
-    )
-    ours = driver.logits(packed(decoder, rows)[0])
+    (ours,) = packed_logits(decoder, rows)
     theirs = judge(torch.tensor([rows[0].ids])).logits[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
@@ -81,17 +71,8 @@ def test_logits_equal_transformers_on_the_demo_model(smollm2_folder: Path) -> No
     ]
     judge = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32).eval()
     decoder = load_decoder(smollm2_folder, CPU, torch.float32)
-    driver = Driver(
-        decoder,
-        None,
-        layer_attention(decoder.shape, CPU, decoder.dtype),
-        tuple("keep" for _ in range(decoder.shape.num_layers)),
-    )
-    (batch,) = packed(decoder, rows)
-    ours = driver.logits(batch)
-    bounds = batch.segments.bounds
-    for index, row in enumerate(rows):
+    for row, ours in zip(rows, packed_logits(decoder, rows), strict=True):
         with torch.no_grad():
             theirs = judge(torch.tensor([row.ids])).logits[0]
-        difference = (ours[bounds[index] : bounds[index + 1]] - theirs).abs().max()
+        difference = (ours - theirs).abs().max()
         assert difference <= 1e-3, difference

@@ -1,7 +1,6 @@
 """Logits of every family against `transformers`: packed rows, longer than the windows."""
 
 import functools
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from support.families import FAMILY_NAMES, WINDOW, tiny_family
+from support.lanes import packed_logits
 from support.packing import packed, random_rows
 
 from slidepack import kernels
@@ -17,21 +17,12 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, final_hidden, head_logits
 from slidepack.engine.model.layer_attention import layer_attention
-from slidepack.engine.model.layers import Decoder, layer_over
+from slidepack.engine.model.layers import layer_over
 from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.shape import RopeShape
-from slidepack.engine.sliding.driver import Driver
 
 CPU = torch.device("cpu")
 LENGTHS = (7, 1, 23, 64)
-
-
-def _logits(decoder: Decoder, rows: list[EncodedRow]) -> list[torch.Tensor]:
-    attention = layer_attention(decoder.shape, CPU, decoder.dtype)
-    driver = Driver(decoder, None, attention, ("keep",) * 3)
-    (batch,) = packed(decoder, rows)
-    logits = driver.logits(batch)
-    return [logits[start:end] for start, end in itertools.pairwise(batch.segments.bounds)]
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -40,7 +31,7 @@ def test_logits_equal_transformers(tmp_path: Path, name: str, tied: bool) -> Non
     judge = tiny_family(tmp_path, name, tied=tied)
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     rows = random_rows(LENGTHS, decoder.shape.vocab)
-    for row, ours in zip(rows, _logits(decoder, rows), strict=True):
+    for row, ours in zip(rows, packed_logits(decoder, rows), strict=True):
         with torch.no_grad():
             theirs = judge(torch.tensor([row.ids])).logits[0]
         assert float(theirs.std()) > 0.1, "a judge that says nothing"
@@ -77,8 +68,8 @@ def test_the_comparison_sees_every_part(tmp_path: Path, name: str, part: str) ->
     decoder = load_decoder(tmp_path, CPU, torch.float32)
     changed = replace(decoder, shape=msgspec.structs.replace(decoder.shape, **NEUTRAL[part]))
     rows = random_rows(LENGTHS, decoder.shape.vocab)
-    difference = (_logits(decoder, rows)[-1] - _logits(changed, rows)[-1]).abs().max()
-    assert float(difference) > 1e-2
+    whole, without = (packed_logits(one, rows)[-1] for one in (decoder, changed))
+    assert float((whole - without).abs().max()) > 1e-2
 
 
 def _loss(logits: torch.Tensor, row: EncodedRow) -> torch.Tensor:
