@@ -122,6 +122,36 @@ def test_sliding_equals_resident(
     assert ours == _run(_resident(decoder), decoder)
 
 
+def test_a_lane_in_the_place_of_another_sees_nothing_of_it(
+    decoder: Decoder, sliding: list[SlidingLanes]
+) -> None:
+    vocab = decoder.shape.vocab
+    # Other blocks in the same range: what lies between them was a gradient before.
+    guests = [
+        TinyLane(
+            name=f"guest {rank}",
+            method=LoraMethod(rank=rank, targets=targets),
+            optim=OptimSpec(lr=1e-2, clip_norm=0.01),
+            lengths=(20, 11),
+            total_steps=3,
+        )
+        for rank, targets in ((24, ("up_proj", "o_proj")), (5, ("q_proj",)), (3, ("down_proj",)))
+    ]
+    seen = []
+    for pack in (_slide(decoder, sliding), _resident(decoder)):
+        records = []
+        for guest in guests:
+            pack.join(guest.name, guest.method, guest.seed)
+            if "few" not in pack.lanes:
+                # It stays behind the guests' range, so that this is used again.
+                pack.join("few", LANES[2].method, 1)
+            for step in range(2):
+                records += step_all(pack, [guest], step, vocab)
+            pack.leave(guest.name)
+        seen.append([_exact(one) for one in records])
+    assert seen[0] == seen[1]
+
+
 def test_an_evaluation_longer_than_the_room_for_rows_is_cut(
     decoder: Decoder, sliding: list[SlidingLanes]
 ) -> None:

@@ -88,11 +88,13 @@ class LaneSlots:
             torch.OutOfMemoryError: the slots do not fit.
         """
         self._release_all()
-        self._lanes = lanes
         pool = self.pools[0]
         elements = pool.weights.numel()
         if elements != self._elements or self._ring is None:
             self._allocate(elements, pool)
+        elif lanes is not self._lanes:
+            self._clear_gradients()
+        self._lanes = lanes
         for layer in range(len(self.pools)):
             self._ring_now.forget(layer)
 
@@ -117,6 +119,15 @@ class LaneSlots:
         # Where gradients would be, in a pass that has none.
         self._unwritten = rooms[0]
         self._elements = elements
+
+    def _clear_gradients(self) -> None:
+        """Zero the slots: what other lanes left between a lane's blocks would count in its norm."""
+        assert self._grads is not None
+        compute = self._streams.compute
+        taken = [self._grads.acquire(compute) for _ in range(self._slots)]
+        for grads, give_back in taken:
+            grads.zero_()
+            give_back(compute.mark())
 
     @property
     def _ring_now(self) -> WeightRing:
