@@ -105,16 +105,18 @@ def test_a_small_disk_is_said(fit: Fit) -> None:
     assert answer["plan"] is not None
 
 
-def test_adapters_and_what_is_not_built(fit: Fit) -> None:
+def test_adapters_on_a_base_in_16_and_in_4_bits(fit: Fit) -> None:
     lora = fit("llama-1b", "--method", "lora", *BIG)
     assert lora["fits"] is True
     assert lora["plan"]["full"] is None
     assert lora["memory"]["vram"]["parts"]["frozen weights"] == 2 * lora["params"]
     assert lora["ram_by_moments"] == {}
     qlora = fit("llama-1b", "--method", "qlora", *BIG)
-    assert qlora["fits"] is False
-    assert qlora["problem"]["code"] == "RUN-METHOD-UNSUPPORTED"
-    assert "not built yet" in qlora["reason"]
+    assert qlora["fits"] is True
+    assert qlora["plan"]["base_format"] == "nf4"
+    narrow, wide = (one["memory"]["vram"]["parts"]["frozen weights"] for one in (qlora, lora))
+    # The embedding and one layer stay in 16 bits.
+    assert 0.25 * wide < narrow < 0.6 * wide
 
 
 def test_a_folder(fit: Fit, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def _check(result: dict[str, Any], options: PackedOptions) -> None:
         assert pack["loss"] == pytest.approx(CHANCE, rel=0.1)
         assert pack["applied"]
         params = result["trainable_parameters_per_lane"] * pack["lanes"]
-        assert 16 * params <= pack["lane_state_bytes"] < 17 * params
+        # A lane's part of each layer is rounded up to a block of the optimizer.
+        blocks = 1024 * pack["lanes"] * TINY.num_layers
+        assert 16 * params <= pack["lane_state_bytes"] < 16 * (params + blocks)
         assert pack["device_peak_bytes"] == pack["join_peak_device_bytes"] == 0
     largest = max(passes)
     assert result["ceiling"]["tokens_per_second"] == passes[largest]["tokens_per_second"]
@@ -226,10 +228,10 @@ def test_without_a_gpu_it_says_so() -> None:
 def test_a_pack_that_does_not_fit_has_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Pack.step
 
-    def step(pack: Pack, work: dict[str, LaneStep]) -> dict[str, StepOutcome]:
+    def step(pack: Pack, work: dict[str, LaneStep], *more: Any) -> dict[str, StepOutcome]:
         if len(work) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nDetails")
-        return whole(pack, work)
+        return whole(pack, work, *more)
 
     monkeypatch.setattr(Pack, "step", step)
     with pytest.raises(SlidepackError) as raised:

@@ -103,11 +103,15 @@ def test_too_little_vram(ram: float) -> None:
 
 def test_adapters_get_advice_too() -> None:
     spec = _spec(batch=64, seq=4096, lora=True)
-    machine = _machine(12, 64)
+    # A step is cut, and the base slides: what is left is a row that is too long for a pass.
+    machine = _machine(3, 64)
     assert not _fits(spec, machine)
     advice = advise(spec, SHAPE, machine)
     assert advice.vram_needed_bytes is not None
-    assert advice.largest_batch is not None
+    assert _fits(spec, machine, device_free_bytes=advice.vram_needed_bytes)
+    assert not _fits(spec, machine, device_free_bytes=advice.vram_needed_bytes - STEP)
+    assert advice.largest_seq is not None
+    assert _fits(_spec(batch=64, seq=advice.largest_seq, lora=True), machine)
     assert ram_by_moments(spec, SHAPE, machine) == {}
 
 

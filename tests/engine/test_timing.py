@@ -181,9 +181,23 @@ def test_a_cpu_does_one_after_the_other() -> None:
 def test_adapters_cost_less_than_all_weights() -> None:
     spec = _spec(LoraMethod())
     kept = step_time(spec, LLAMA_3B, plan_run(spec, LLAMA_3B, _machine(300)), H200)
-    recomputed = step_time(spec, LLAMA_3B, plan_run(spec, LLAMA_3B, _machine(24)), H200)
+    recomputed = step_time(spec, LLAMA_3B, plan_run(spec, LLAMA_3B, _machine(12)), H200)
     assert kept.seconds < recomputed.seconds < _step().compute_seconds
     assert kept.critical_tokens is None
+
+
+def test_adapters_on_a_base_that_slides_wait_for_the_link() -> None:
+    spec = _spec(LoraMethod())
+    recomputed = step_time(spec, LLAMA_3B, plan_run(spec, LLAMA_3B, _machine(12)), H200)
+    slid = step_time(spec, LLAMA_3B, plan_run(spec, LLAMA_3B, _machine(8)), H200)
+    assert recomputed.seconds <= slid.seconds
+    assert slid.compute_seconds == pytest.approx(recomputed.seconds)
+    assert [phase.name for phase in slid.phases] == ["forward", "head", "backward"]
+    assert slid.critical_tokens is not None
+    few = _spec(LoraMethod(), batch_size=1, max_seq_len=max(16, slid.critical_tokens // 4))
+    short = step_time(few, LLAMA_3B, plan_run(few, LLAMA_3B, _machine(8)), H200)
+    assert short.bound_by == "link"
+    assert short.seconds > 2 * short.compute_seconds
 
 
 @pytest.mark.parametrize(

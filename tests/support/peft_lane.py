@@ -1,6 +1,6 @@
 """A lane alone in PEFT, with torch's AdamW and clipping and transformers' schedules: the judge."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,21 @@ from slidepack.engine.lora.optimizer import warmup_steps
 from support.judges import widen_norms
 
 _IGNORED = -100
+KeepMask = Callable[[int, int, int, int, str, int], Tensor]
+"""(step, sample, tokens, layer, target, width) -> what dropout keeps, [tokens, width]."""
+
+
+class _Dropout(torch.nn.Module):
+    """Dropout by a mask that is given."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.keep = torch.ones(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop and scale up."""
+        return x * self.keep / (1.0 - self.rate)
 
 
 class PeftLane:
@@ -34,6 +49,7 @@ class PeftLane:
         total_steps: int,
         *,
         padded: bool = False,
+        keep: KeepMask | None = None,
     ) -> None:
         """Wrap the model and copy the adapter's values.
 
@@ -43,6 +59,7 @@ class PeftLane:
             optim: settings of the optimizer.
             total_steps: of the run.
             padded: pass a step's rows as one padded batch with a mask, not one by one.
+            keep: draws the masks of a lane with dropout, whose rows pass one by one.
         """
         dtype = arena.grads.dtype
         model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
@@ -75,6 +92,13 @@ class PeftLane:
         self._schedule = _schedule(self._optimizer, optim, total_steps)
         self._clip_norm = optim.clip_norm or float("inf")
         self._padded = padded
+        self._step = 0
+        self._keep = keep
+        self._dropouts: dict[tuple[int, str], _Dropout] = {}
+        if keep is not None:
+            for layer, target, _ in arena.named_pairs():
+                dropout = self._dropouts[layer, target] = _Dropout(method.dropout)
+                self._module(layer, target).lora_dropout["default"] = dropout
 
     def step(self, rows: Sequence[EncodedRow]) -> tuple[float, float]:
         """Do one optimizer step; return the mean loss and the norm of the gradient."""
@@ -84,6 +108,7 @@ class PeftLane:
         self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad()
+        self._step += 1
         return float(loss.detach()), float(norm)
 
     def largest_difference(self, arena: LoraArena) -> float:
@@ -95,18 +120,28 @@ class PeftLane:
         ]
         return float(torch.stack(differences).max())
 
-    def _weights(self, layer: int, target: str) -> tuple[Tensor, Tensor]:
+    def _module(self, layer: int, target: str) -> Any:
         block = self._model.base_model.model.model.layers[layer]
         in_mlp = target in ("gate_proj", "up_proj", "down_proj")
-        module = getattr(block.mlp if in_mlp else block.self_attn, target)
+        return getattr(block.mlp if in_mlp else block.self_attn, target)
+
+    def _weights(self, layer: int, target: str) -> tuple[Tensor, Tensor]:
+        module = self._module(layer, target)
         return module.lora_A["default"].weight, module.lora_B["default"].weight
 
     def _loss_row_by_row(self, rows: Sequence[EncodedRow]) -> Tensor:
-        losses = [
-            _loss_sum(self._model(torch.tensor([row.ids])).logits, _labels([row], len(row.ids)))
-            for row in rows
-        ]
+        losses = []
+        for sample, row in enumerate(rows):
+            self._draw(sample, len(row.ids))
+            logits = self._model(torch.tensor([row.ids])).logits
+            losses.append(_loss_sum(logits, _labels([row], len(row.ids))))
         return torch.stack(losses).sum() / sum(sum(row.supervised[1:]) for row in rows)
+
+    def _draw(self, sample: int, tokens: int) -> None:
+        for (layer, target), dropout in self._dropouts.items():
+            assert self._keep is not None
+            width = self._module(layer, target).in_features
+            dropout.keep = self._keep(self._step, sample, tokens, layer, target, width)
 
     def _padded_loss(self, rows: Sequence[EncodedRow]) -> Tensor:
         length = max(len(row.ids) for row in rows)

@@ -1,5 +1,6 @@
 """A pack's promises beside its numbers: who is here, what fails, what a failure leaves."""
 
+import contextlib
 import functools
 import math
 
@@ -18,6 +19,7 @@ from support.lanes import (
 )
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.pack import Pack
 from slidepack.engine.lora.passes import ResidentPasses
@@ -95,7 +97,7 @@ def _pack_in_a_pool(decoder: Decoder) -> tuple[Pack, FullPool]:
     return Pack(decoder, attention, ("keep",) * 3, WHOLE, passes=passes), pool
 
 
-@pytest.mark.parametrize("missing", ["weights", "exp_avg_sq"])
+@pytest.mark.parametrize("missing", ["weights", "grads", "exp_avg_sq"])
 def test_a_join_without_room_leaves_the_pack_as_it_was(decoder: Decoder, missing: str) -> None:
     vocab = decoder.shape.vocab
     pack, pool = _pack_in_a_pool(decoder)
@@ -114,6 +116,48 @@ def test_a_join_without_room_leaves_the_pack_as_it_was(decoder: Decoder, missing
         assert _same(step_all(pack, LANES, step, vocab), step_all(undisturbed, LANES, step, vocab))
     pack.join(LATE.name, LATE.method, LATE.seed)
     assert list(pack.lanes) == ["a", "b", "late"]
+
+
+def test_a_join_that_cannot_begin_leaves_the_pack_as_it_was(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocab = decoder.shape.vocab
+    pack, pool = _pack_in_a_pool(decoder)
+    for lane in LANES:
+        pack.join(lane.name, lane.method, lane.seed)
+    undisturbed = pack_on(decoder, LANES)
+    before = pool.num_bytes
+    for step in range(4):
+        if step == 1:
+            with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+                patched.setattr(LoraArena, "set_master", _no_room)
+                pack.join(LATE.name, LATE.method, LATE.seed)
+            assert list(pack.lanes) == ["a", "b"]
+            assert pool.num_bytes == before
+        assert _same(step_all(pack, LANES, step, vocab), step_all(undisturbed, LANES, step, vocab))
+
+
+def _no_room(arena: LoraArena, values: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("missing", ["weights", "grads", "exp_avg_sq"])
+def test_a_leave_without_room_to_move_the_others_changes_nothing_for_them(
+    decoder: Decoder, missing: str
+) -> None:
+    vocab = decoder.shape.vocab
+    pack, pool = _pack_in_a_pool(decoder)
+    for lane in (*LANES, LATE):
+        pack.join(lane.name, lane.method, lane.seed)
+    undisturbed = pack_on(decoder, LANES)
+    for step in range(4):
+        if step == 1:
+            pool.missing = missing
+            with contextlib.suppress(torch.OutOfMemoryError):
+                pack.leave(LATE.name)
+            pool.missing = ""
+            assert list(pack.lanes) == ["a", "b"]
+        assert _same(step_all(pack, LANES, step, vocab), step_all(undisturbed, LANES, step, vocab))
 
 
 class _Failing:
