@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_lane_changes_nothing(
     digest = save_lane(lone_arena(decoder, LoraMethod(rank=3)), tmp_path)
     other = lone_arena(decoder, method)
     before = other.master().clone()
-    with pytest.raises(ValueError, match="master"):
+    with pytest.raises(ValueError, match=r"master|another rank"):
         load_lane(other, tmp_path, digest)
     assert torch.equal(other.master(), before)
 

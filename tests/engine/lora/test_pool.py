@@ -127,3 +127,36 @@ def test_a_pool_that_cannot_grow_is_as_it_was(missing: str) -> None:
     assert second.is_whole()
     pool.missing = ""
     assert pool.take(64) == 48
+
+
+class _Card(LanePool):
+    """Has room for so many bytes."""
+
+    room = 0
+
+    def _empty(self, name: str, elements: int) -> torch.Tensor:
+        tensor = super()._empty(name, elements)
+        if elements and self.num_bytes + tensor.nbytes > self.room:
+            raise torch.OutOfMemoryError
+        return tensor
+
+
+@DTYPES
+def test_a_pool_grows_whole_or_not_at_all_whatever_room_there_is(dtype: torch.dtype) -> None:
+    outcomes = set()
+    for more in range(0, 16 * 1024, 128):
+        pool = _Card(CPU, dtype)
+        pool.room = 1 << 20
+        ranges = [_Range(pool, 64, seed=1), _Range(pool, 32, seed=2)]
+        before = pool.num_bytes
+        pool.room = before + more
+        try:
+            pool.take(160)
+        except torch.OutOfMemoryError:
+            outcomes.add("as it was")
+            assert pool.num_bytes == before
+        else:
+            outcomes.add("grown")
+        assert all(one.is_whole() for one in ranges)
+        assert pool.grads.shape == pool.weights.shape
+    assert outcomes == {"as it was", "grown"}

@@ -101,6 +101,7 @@ class Pack:
         """
         if name in self._lanes:
             raise ValueError(f"{name} is in the pack already")
+        self._forget_memory()
         arena = self._passes.new_lane(method)
         try:
             arena.initialise(seed)
@@ -108,13 +109,17 @@ class Pack:
             arena.close()
             raise
         self._lanes[name] = arena
-        self._adapters.clear()
         return arena
 
     def leave(self, name: str) -> None:
         """Free a lane's seat."""
+        self._forget_memory()
         self._lanes.pop(name).close()
+
+    def _forget_memory(self) -> None:
+        """Let go of whatever says where lanes are: they may move, even where a join then fails."""
         self._adapters.clear()
+        self._prepared = None
 
     def prepare(self, work: Mapping[str, LaneStep]) -> None:
         """Build the rows of a step that is likely to come next, while the device is at work."""

@@ -1,5 +1,7 @@
 """Flat memory of all lanes that are resident on a device; lanes come and go at step boundaries."""
 
+import contextlib
+
 import torch
 from torch import Tensor
 
@@ -66,11 +68,13 @@ class LanePool:
         return start
 
     def give_back(self, start: int) -> None:
-        """Free a range; the pool shrinks where it was the last one."""
+        """Free a range; the pool shrinks where it was the last one, and there is room to."""
         del self._taken[start]
         end = max((at + size for at, size in self._taken.items()), default=0)
         if end < self.grads.numel():
-            self._resize(end)
+            # Leaving never fails: what is too large is used again, or given back later.
+            with contextlib.suppress(torch.OutOfMemoryError):
+                self._resize(end)
 
     def state(self, start: int, size: int) -> AdamWState:
         """Return a range's master and moments, as views."""

@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from slidepack.engine.contract.job import LORA_TARGETS
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
 
@@ -34,10 +35,23 @@ def load_lane(arena: LoraArena, folder: Path, digest: str) -> None:
     read = {name: torch.empty_like(t, device="cpu") for name, t in _tensors(arena).items()}
     if read_tensors(folder / _FILE, read) != digest:
         raise ValueError(f"{_FILE} is damaged (its digest differs)")
+    if not torch.equal(read["layout"], _layout(arena)):
+        raise ValueError(f"{_FILE} is of an adapter of another rank or other targets")
     arena.set_master(read["master"])
     arena.set_moments(read["exp_avg"], read["exp_avg_sq"])
 
 
 def _tensors(arena: LoraArena) -> dict[str, Tensor]:
     first, second = arena.moments()
-    return {"master": arena.master(), "exp_avg": first, "exp_avg_sq": second}
+    return {
+        "master": arena.master(),
+        "exp_avg": first,
+        "exp_avg_sq": second,
+        "layout": _layout(arena),
+    }
+
+
+def _layout(arena: LoraArena) -> Tensor:
+    """Return what the order of the parameters follows from: sizes are rounded up, and may agree."""
+    ranks = [arena.method.rank if target in arena.targets else 0 for target in LORA_TARGETS]
+    return torch.tensor(ranks, dtype=torch.int16)

@@ -189,7 +189,7 @@ class PackRun:
             self._events.append(
                 LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
             )
-            self._sweep.resume(seat)
+            self._try(seat, self._sweep.resume)
             self._evaluate()
             # It may have been stopped between its last step and its result.
             self._finish_done()
@@ -256,7 +256,7 @@ class PackRun:
             seats = [self._seats[lane] for lane in reversed(rows)]
             seat = min(seats, key=lambda seat: seat.ref.priority)
             del rows[seat.ref.lane]
-            if rows:
+            if len(self._seats) > 1:
                 self._leave(seat, "the card has no room for all lanes of the pack")
                 self._crowded = True
             else:
