@@ -61,6 +61,8 @@ def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> N
     status, again = command("jobs", "retry", number)
     assert (status, again["state"]) == (0, "queued")
     command("jobs", "cancel", str(again["id"]))
+    # It may have been started meanwhile, and the model is in use until it has ended.
+    served_farm.daemon.wait_for(again["id"], "cancelled")
     listed = command("jobs", "list")[1]
     assert {job["id"], again["id"], 1} <= {entry["id"] for entry in listed}
     detail = command("jobs", "show", number)[1]

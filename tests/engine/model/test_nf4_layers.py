@@ -37,7 +37,9 @@ LANES = (
 )
 
 
-@pytest.fixture(params=["llama", "qwen2", "gemma3"])
+@pytest.fixture(
+    params=["qwen2", *(pytest.param(name, marks=pytest.mark.full) for name in ("llama", "gemma3"))]
+)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     tiny_family(tmp_path, request.param)
     return tmp_path

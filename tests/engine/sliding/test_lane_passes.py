@@ -47,7 +47,10 @@ EVALUATED = (40, 33, 50, 12)
 
 
 @pytest.fixture(
-    params=[torch.float32, torch.bfloat16, pytest.param(torch.float64, marks=pytest.mark.full)],
+    params=[
+        torch.bfloat16,
+        *(pytest.param(dtype, marks=pytest.mark.full) for dtype in (torch.float32, torch.float64)),
+    ],
     ids=str,
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> Decoder:
