@@ -5,6 +5,7 @@ Shapes: `T` tokens of a micro-batch, `D` model width, `F` feed-forward, `V` voca
 
 from typing import Final, Literal
 
+from slidepack.engine.contract.job import OptimizerEngine
 from slidepack.engine.contract.plan import FullPlan
 from slidepack.engine.memory_parts import (
     DEVICE_CONTEXT_BYTES,
@@ -17,7 +18,6 @@ from slidepack.engine.memory_parts import (
 from slidepack.engine.shape import ModelShape
 
 __all__ = [
-    "Engine",
     "Moments",
     "end_sizes",
     "engine_for",
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 Moments = Literal["fp32", "bf16", "int8"]
-Engine = Literal["cpu", "gpu", "auto"]
 
 _ALIGNMENT: Final = 256
 """Of tensors in a slab."""
@@ -63,7 +62,7 @@ def unit_bytes(elements: int, moments: Moments, *, split: bool) -> int:
     return sum(map(_padded, parts))
 
 
-def engine_for(asked: Engine, moments: Moments) -> Engine:
+def engine_for(asked: OptimizerEngine, moments: Moments) -> OptimizerEngine:
     """Return which engines run: 8-bit moments are left to one, the card's.
 
     The CPU may round their scales in another way, and who updates a layer depends on the clock.

@@ -12,11 +12,11 @@ from slidepack.engine.bench_packed.packs import random_rows
 from slidepack.engine.bench_packed.steps import StepTimes, time_steps
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, pack_rows
-from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, final_hidden
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
-from slidepack.kernels import attention, linear_cross_entropy
+from slidepack.engine.model.packed_layer import packed_layer
+from slidepack.kernels import linear_cross_entropy
 
 __all__ = ["BasePass", "CeilingResult", "measure_ceiling"]
 
@@ -87,15 +87,8 @@ class BasePass:
         return losses, grad
 
     def _layer(self, layer: int, x: Tensor, batch: PackedBatch) -> Tensor:
-        decoder, choice = self._decoder, self._choices.at(layer)
-        return decoder_layer(
-            x,
-            decoder.layers[layer],
-            decoder.shape,
-            batch.rope.of_window(choice.window),
-            lambda q, k, v: attention(q, k, v, batch.segments, choice),
-            None,
-        )
+        decoder = self._decoder
+        return packed_layer(x, decoder.layers[layer], decoder.shape, batch, self._choices.at(layer))
 
     def _head(self, x: Tensor, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         decoder = self._decoder

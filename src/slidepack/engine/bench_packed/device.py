@@ -1,8 +1,6 @@
 """The memory of a measurement's process: its limit, its peaks, and where it does not suffice."""
 
 import gc
-from pathlib import Path
-from typing import Final
 
 import torch
 
@@ -10,9 +8,7 @@ from slidepack.engine.bench_kernels.measure import current_gpu
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.contract.errors import SlidepackError
 
-__all__ = ["clear", "host_peak_bytes", "measured_device", "measured_dtype", "out_of_memory"]
-
-_STATUS: Final = Path("/proc/self/status")
+__all__ = ["clear", "measured_device", "measured_dtype", "out_of_memory"]
 
 
 def measured_device(options: PackedOptions) -> torch.device:
@@ -41,16 +37,6 @@ def clear(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def host_peak_bytes() -> int | None:
-    """Return the RAM that this process held at most so far; None where the system does not tell."""
-    try:
-        status = _STATUS.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(kilobytes[0]) * 1024 if kilobytes else None
 
 
 def out_of_memory(what: str, error: torch.OutOfMemoryError) -> SlidepackError:

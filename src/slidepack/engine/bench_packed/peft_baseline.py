@@ -13,11 +13,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from slidepack.engine.bench_packed.device import host_peak_bytes, measured_device, measured_dtype
+from slidepack.engine.bench_packed.device import measured_device, measured_dtype
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.bench_packed.peft_process import PeftAnswer
 from slidepack.engine.bench_packed.steps import time_steps
 from slidepack.engine.contract.job import LORA_TARGETS, OptimSpec
+from slidepack.engine.resident_memory import known_peak_resident_bytes
 from slidepack.engine.shape import ModelShape, RopeShape
 
 __all__ = ["base_model", "main", "measure"]
@@ -66,7 +67,7 @@ def measure(options: PackedOptions) -> PeftAnswer:
     times = time_steps(step, options, device)
     return PeftAnswer(
         times=times,
-        host_peak_bytes=host_peak_bytes(),
+        host_peak_bytes=known_peak_resident_bytes(),
         trainable_params=sum(weight.numel() for weight in trained),
         adapter_precision=str(trained[0].dtype).removeprefix("torch."),
         loss=float(loss),

@@ -9,12 +9,13 @@ import triton
 
 from slidepack.engine.bench_packed.ceiling import CeilingResult
 from slidepack.engine.bench_packed.crossover import LEAST_GAIN, find_crossover
-from slidepack.engine.bench_packed.device import host_peak_bytes, measured_dtype
+from slidepack.engine.bench_packed.device import measured_dtype
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.bench_packed.packs import PackResult
 from slidepack.engine.bench_packed.peft_process import PeftResult
 from slidepack.engine.bench_packed.steps import StepTimes
 from slidepack.engine.contract.job import LORA_TARGETS
+from slidepack.engine.resident_memory import known_peak_resident_bytes
 
 __all__ = ["OurResults", "report"]
 
@@ -61,7 +62,7 @@ def report(
             "least_gain": LEAST_GAIN,
             "text": crossover.text,
         },
-        "host_peak_bytes": host_peak_bytes(),
+        "host_peak_bytes": known_peak_resident_bytes(),
     }
 
 

@@ -13,6 +13,7 @@ from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.bench_slide.plan import SlidePlan, resident_layers
 from slidepack.engine.bench_slide.steps import Stepper, Timing, random_batches, time_steps
 from slidepack.engine.model.batch import PackedBatch
+from slidepack.engine.resident_memory import known_peak_resident_bytes
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.rows import HostRows
@@ -155,7 +156,7 @@ def _measure(bench: Bench, trainer: FullTrainer) -> SlidingResult:
         },
         device_peak_bytes=torch.cuda.max_memory_allocated(device) if on_card else 0,
         device_reserved_bytes=torch.cuda.max_memory_reserved(device) if on_card else 0,
-        host_peak_bytes=_host_peak_bytes(),
+        host_peak_bytes=known_peak_resident_bytes(),
         cpu_share=elements.get("cpu", 0) / sum(elements.values()),
         engines=trainer.reason,
     )
@@ -167,15 +168,6 @@ def _worked(engines: Mapping[EngineName, CountedEngine]) -> dict[str, tuple[floa
 
 def _lane_seconds(streams: Streams, steps: int) -> dict[str, float]:
     return {name: getattr(streams, name).busy_seconds() / steps for name in LANES}
-
-
-def _host_peak_bytes() -> int | None:
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    kilobytes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(kilobytes[0]) * 1024 if kilobytes else None
 
 
 def measure_ceiling(bench: Bench) -> CeilingResult:

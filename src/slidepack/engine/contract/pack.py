@@ -7,15 +7,13 @@ left; its control file takes commands while it runs.
 
 from pathlib import Path
 
-import msgspec
-
 from slidepack.engine.contract.job import Frozen, ModelRef
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import (
     RunIdentity,
     fsync_folder,
     read_struct,
-    write_atomic,
+    write_structs,
 )
 
 __all__ = ["Halving", "LaneRef", "PackFolder", "PackSpec"]
@@ -97,8 +95,7 @@ class PackFolder:
             OSError: the disk refused.
         """
         self.root.mkdir(parents=True)
-        for path, value in ((self.pack, spec), (self.plan, plan), (self.identity, identity)):
-            write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
+        write_structs({self.pack: spec, self.plan: plan, self.identity: identity})
         fsync_folder(self.root.parent)
 
     def read_pack(self) -> PackSpec:

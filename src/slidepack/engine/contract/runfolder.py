@@ -1,6 +1,7 @@
 """The run folder: the directory one attempt owns, and the only thing its worker needs."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -51,12 +52,7 @@ class RunFolder:
             OSError: the disk refused.
         """
         self.checkpoints.mkdir(parents=True)
-        for path, value in (
-            (self.spec, spec),
-            (self.plan, plan),
-            (self.identity, identity),
-        ):
-            write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
+        write_structs({self.spec: spec, self.plan: plan, self.identity: identity})
         fsync_folder(self.root.parent)
 
     def read_spec(self) -> JobSpec:
@@ -96,6 +92,16 @@ def read_struct(path: Path, kind: type[_T]) -> _T:
             why=f"{path}: {error}",
             fix="Start the job again; a retry gets a new run folder.",
         ) from error
+
+
+def write_structs(files: Mapping[Path, msgspec.Struct]) -> None:
+    """Write structs as JSON that people can read, each whole or not at all.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    for path, value in files.items():
+        write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.plan import ActivationPolicy
+from slidepack.engine.lora.head import lane_losses, train_head
 from slidepack.engine.lora.lanes import LanePass
 from slidepack.engine.lora.rows import LaneRow
 from slidepack.engine.model.batch import PackedBatch
-from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, final_hidden, head_logits
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
-from slidepack.kernels import attention, linear_cross_entropy
+from slidepack.engine.model.packed_layer import packed_layer
 
-__all__ = ["LaneDriver", "lane_sums"]
+__all__ = ["LaneDriver"]
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class LaneDriver:
             if self._activations[layer] == "recompute":
                 entry.y = None
             kept.append(entry)
-        losses, grad = self._head(x, row)
+        losses, grad = train_head(x, row, self._decoder)
         del x
         for layer in reversed(range(len(self._decoder.layers))):
             entry = kept.pop()
@@ -99,17 +99,7 @@ class LaneDriver:
     @torch.no_grad()
     def evaluate(self, row: LaneRow, lanes: LanePass) -> Tensor:
         """Return the lanes' weighted losses, [N] fp64, without gradients."""
-        x = self.hidden_states(row.batch, lanes)
-        head = linear_cross_entropy(
-            self._final(x[row.batch.predicting]),
-            self._decoder.head,
-            row.batch.labels,
-            weights_S=row.weights,
-            soft_cap=self._decoder.shape.final_soft_cap,
-            hidden_grad=False,
-            none_ignored=True,
-        )
-        return lane_sums(head.losses, row.label_counts)
+        return lane_losses(self.hidden_states(row.batch, lanes), row, self._decoder)
 
     @torch.no_grad()
     def hidden_states(self, batch: PackedBatch, lanes: LanePass | None) -> Tensor:
@@ -128,23 +118,20 @@ class LaneDriver:
     @torch.no_grad()
     def logits(self, batch: PackedBatch, lanes: LanePass | None) -> Tensor:
         """Return the logits of every position, [T, V]; for tests and samples, not for training."""
-        hidden = self._final(self.hidden_states(batch, lanes))
-        return head_logits(hidden, self._decoder.head, self._decoder.shape)
+        decoder, x = self._decoder, self.hidden_states(batch, lanes)
+        hidden = final_hidden(x, decoder.final_norm, decoder.shape)
+        return head_logits(hidden, decoder.head, decoder.shape)
 
     def _embed(self, batch: PackedBatch) -> Tensor:
         return embed(self._decoder.embedding, batch.ids, self._decoder.shape)
 
-    def _final(self, x: Tensor) -> Tensor:
-        return final_hidden(x, self._decoder.final_norm, self._decoder.shape)
-
     def _layer(self, layer: int, x: Tensor, batch: PackedBatch, lanes: LanePass | None) -> Tensor:
-        choice = self._choices.at(layer)
-        return decoder_layer(
+        return packed_layer(
             x,
             self._decoder.layers[layer],
             self._decoder.shape,
-            batch.rope.of_window(choice.window),
-            lambda q, k, v: attention(q, k, v, batch.segments, choice),
+            batch,
+            self._choices.at(layer),
             None if lanes is None else lanes.layer(layer),
         )
 
@@ -153,36 +140,3 @@ class LaneDriver:
         leaf = x.detach().requires_grad_(layer > 0)
         with torch.set_grad_enabled(self._activations[layer] == "keep"):
             return _Kept(leaf, self._layer(layer, leaf, batch, lanes))
-
-    def _head(self, x: Tensor, row: LaneRow) -> tuple[Tensor, Tensor]:
-        """Return the lanes' losses, and the gradient of the last layer's output."""
-        # Only positions that predict a supervised token reach the head.
-        leaf = x[row.batch.predicting].requires_grad_()
-        with torch.enable_grad():
-            normed = self._final(leaf)
-        head = linear_cross_entropy(
-            normed.detach(),
-            self._decoder.head,
-            row.batch.labels,
-            weights_S=row.weights,
-            soft_cap=self._decoder.shape.final_soft_cap,
-            none_ignored=True,
-        )
-        torch.autograd.backward(normed, head.hidden_grad)
-        assert leaf.grad is not None
-        grad = torch.zeros_like(x).index_copy_(0, row.batch.predicting, leaf.grad)
-        return lane_sums(head.losses, row.label_counts), grad
-
-
-def lane_sums(losses: Tensor, counts: Tensor) -> Tensor:
-    """Return each lane's sum, in an order that depends on its own tokens alone.
-
-    Args:
-        losses: [S], lane after lane; what is beyond the counts is left out.
-        counts: [N] int64.
-    """
-    # One segment more takes the padding.
-    rest = losses.numel() - counts.sum(0, keepdim=True)
-    return torch.segment_reduce(
-        losses.double(), "sum", lengths=torch.cat([counts, rest]), unsafe=True, initial=0.0
-    )[:-1]

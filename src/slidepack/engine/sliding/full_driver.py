@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.model.batch import PackedBatch
-from slidepack.engine.model.decoder import decoder_layer
 from slidepack.engine.model.ends import embed, embedding_scale, final_hidden
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import LayerWeights, layer_over
 from slidepack.engine.model.loss import LossSum
+from slidepack.engine.model.packed_layer import packed_layer
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.ends import TrainedEnds
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
@@ -29,7 +29,7 @@ from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import StepSettings, Updates
 from slidepack.engine.sliding.walk import rows_ahead
 from slidepack.engine.sliding.weight_ring import Weights
-from slidepack.kernels import attention, linear_cross_entropy, squared_norm
+from slidepack.kernels import linear_cross_entropy, squared_norm
 
 __all__ = ["FullDriver", "StepResult", "Window"]
 
@@ -180,15 +180,7 @@ class FullDriver:
                 self._check_stop()
 
     def _layer(self, layer: int, x: Tensor, weights: LayerWeights, batch: PackedBatch) -> Tensor:
-        choice = self._choices.at(layer)
-        return decoder_layer(
-            x,
-            weights,
-            self._shape,
-            batch.rope.of_window(self._shape.window_of(layer)),
-            lambda q, k, v: attention(q, k, v, batch.segments, choice),
-            None,
-        )
+        return packed_layer(x, weights, self._shape, batch, self._choices.at(layer))
 
     def _head(self, batches: Sequence[PackedBatch], rows: Rows) -> tuple[Tensor, int]:
         """Return the step's mean loss; put the last layer's gradient in the rows."""

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.lora.arena import LoraArena
-from slidepack.engine.lora.driver import lane_sums
+from slidepack.engine.lora.head import lane_losses, train_head
 from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import lane_norms, squared_norms
 from slidepack.engine.lora.passes import LaneUpdate
-from slidepack.engine.model.decoder import decoder_layer
-from slidepack.engine.model.ends import embed, final_hidden
+from slidepack.engine.model.ends import embed
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder, layer_over
+from slidepack.engine.model.packed_layer import packed_layer
 from slidepack.engine.sliding.lane_engine import LaneEngine
 from slidepack.engine.sliding.lane_slots import LaneSlots
 from slidepack.engine.sliding.rows import Rows
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.walk import rows_ahead
 from slidepack.engine.sliding.weight_ring import WeightRing
-from slidepack.kernels import LoraWeights, attention, linear_cross_entropy
+from slidepack.kernels import LoraWeights
 
 __all__ = ["SlidingPasses"]
 
@@ -121,20 +121,10 @@ class SlidingPasses:
     def _evaluate(self, micros: Sequence[MicroBatch], keeper: Rows, total: Tensor) -> None:
         """Add the lanes' losses to `total`, one micro-batch after the other."""
         self._forward(micros, keeper, keep=False)
-        shape = self._decoder.shape
+        last = self._decoder.shape.num_layers
         for number, micro in enumerate(micros):
-            x = keeper.get((shape.num_layers, number))
-            head = linear_cross_entropy(
-                self._final(x[micro.row.batch.predicting]),
-                self._decoder.head,
-                micro.row.batch.labels,
-                weights_S=micro.row.weights,
-                soft_cap=shape.final_soft_cap,
-                hidden_grad=False,
-                none_ignored=True,
-            )
-            keeper.drop((shape.num_layers, number))
-            total += lane_sums(head.losses, micro.row.label_counts)
+            total += lane_losses(keeper.get((last, number)), micro.row, self._decoder)
+            keeper.drop((last, number))
 
     def _fitting(self, micros: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
         """Yield micro-batches in groups that the keeper of rows has room for."""
@@ -160,9 +150,6 @@ class SlidingPasses:
             self._base.abandon()
             self._slots.abandon()
             raise
-
-    def _final(self, x: Tensor) -> Tensor:
-        return final_hidden(x, self._decoder.final_norm, self._decoder.shape)
 
     @torch.no_grad()
     def _forward(self, micros: Sequence[MicroBatch], keeper: Rows, *, keep: bool = True) -> None:
@@ -207,13 +194,13 @@ class SlidingPasses:
         micro: MicroBatch,
         weights: Mapping[str, LoraWeights],
     ) -> Tensor:
-        choice, batch = self._choices.at(layer), micro.row.batch
-        return decoder_layer(
+        shape = self._decoder.shape
+        return packed_layer(
             x,
-            layer_over(flat, self._decoder.shape),
-            self._decoder.shape,
-            batch.rope.of_window(choice.window),
-            lambda q, k, v: attention(q, k, v, batch.segments, choice),
+            layer_over(flat, shape),
+            shape,
+            micro.row.batch,
+            self._choices.at(layer),
             micro.lanes.layer(layer, weights),
         )
 
@@ -223,26 +210,12 @@ class SlidingPasses:
         lanes = micros[0].row.label_counts.numel()
         total = torch.zeros(lanes, dtype=torch.float64, device=self._decoder.device)
         for number, micro in enumerate(micros):
-            batch = micro.row.batch
             x = keeper.get((last, number))
             for further, ahead in rows_ahead(number, len(micros)):
                 if further == 0:
                     keeper.prefetch((last, ahead))
-            leaf = x[batch.predicting].requires_grad_()
-            with torch.enable_grad():
-                normed = self._final(leaf)
-            head = linear_cross_entropy(
-                normed.detach(),
-                self._decoder.head,
-                batch.labels,
-                weights_S=micro.row.weights,
-                soft_cap=self._decoder.shape.final_soft_cap,
-                none_ignored=True,
-            )
-            torch.autograd.backward(normed, head.hidden_grad)
-            assert leaf.grad is not None
-            total += lane_sums(head.losses, micro.row.label_counts)
-            grad = torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad)
+            losses, grad = train_head(x, micro.row, self._decoder)
+            total += losses
             keeper.drop((last, number))
             keeper.put((_GRADIENT, number), grad)
         return total

@@ -25,6 +25,7 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.model.loading import eos_ids
+from slidepack.engine.resident_memory import peak_resident_bytes
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.checkpoint import InvalidCheckpointError, LaneState, load_checkpoint
 from slidepack.engine.worker.control import ControlReader
@@ -247,11 +248,8 @@ class Attempt:
 
 def _peak_bytes(device: torch.device) -> tuple[int, int]:
     """Return the peaks of this process: resident set, and reserved device memory."""
-    # Not getrusage: its peak also counts the process that this one was forked from.
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    host = int(line.split()[1]) * 1024
-    return host, torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+    return peak_resident_bytes(), reserved
 
 
 def _device_name(device: torch.device) -> str:
