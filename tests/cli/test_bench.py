@@ -227,8 +227,33 @@ def _pack(**changed: Any) -> dict[str, Any]:
         "gain_over_peft": 4.04,
         "share_of_ceiling": 0.8767,
         "device_peak_bytes": 21_340_000_000,
+        "host_peak_bytes": 30_120_000_000,
+        "slide": None,
+        "resident": None,
+        "resident_tokens_per_second": None,
+        "share_of_resident": None,
+        "predicted": {
+            "device_bytes": 22_500_000_000,
+            "driver_context_bytes": 943_718_400,
+            "host_bytes": 1_610_612_736,
+            "step_seconds": 0.5,
+            "why": None,
+        },
+        "error": {"device_bytes": 1.0544, "host_bytes": 0.0535, "step_seconds": 1.1571},
         "applied": True,
     } | changed
+
+
+_NO_PREDICTION = {
+    "predicted": {
+        "device_bytes": None,
+        "driver_context_bytes": None,
+        "host_bytes": None,
+        "step_seconds": None,
+        "why": "no card",
+    },
+    "error": {"device_bytes": None, "host_bytes": None, "step_seconds": None},
+}
 
 
 def _packed(**changed: Any) -> dict[str, Any]:
@@ -243,6 +268,11 @@ def _packed(**changed: Any) -> dict[str, Any]:
         "seq": 512,
         "rank": 16,
         "activations": "keep",
+        "base": "bf16",
+        "base_device_bytes": 16_060_000_000,
+        "base_host_bytes": 0,
+        "slides": False,
+        "rates": {"source": "H200: measured"},
         "packs": [solo, _pack()],
         "one_by_one": {
             "median_step_seconds": 0.1359,
@@ -294,16 +324,70 @@ def test_packed_prints_what_was_measured(
     assert said["ceiling"] == "43,250 tokens/s, 8,192 tokens in 0.189 s"
     assert said["RAM peak"] == "4.20 GB"
     assert said["on"] == "NVIDIA H200, torch 2.11.0, triton 3.6.0, peft 0.21.2"
-    assert said["8"].split() == [
-        *("2", "x", "8,192", "0.432", "37,917", "4,740", "2.52", "4.04", "87.7%", "21.34"),
+    assert said["base"] == "bf16, 16.06 GB where the passes run"
+    packs, predictions = (line.split() for line in text.splitlines() if line.startswith("8 "))
+    assert packs == [
+        *("8", "2", "x", "8,192", "0.432", "37,917", "4,740", "2.52", "4.04", "87.7%", "21.34"),
     ]
+    assert predictions == ["8", "0.500", "(1.16)", "22.50", "(1.05)", "1.61", "(0.05)"]
+    assert "Predicted with: H200: measured; in brackets by measured.\n" in text
+    assert "resident" not in text
     assert "Alone: lanes one after the other have this rate.\n" in text
     assert text.endswith("\nPacking stops paying at 4 lanes: 8 lanes give 1.0% more.\n")
     assert "no number" not in text
     assert commands[0][commands[0].index("packed") :] == [
         *("packed", "--shape=llama-8b", "--lanes=1,8", "--batch=4", "--seq=512", "--rank=16"),
-        *("--steps=10", "--warm-up=3", "--activations=keep", "--vram-cap=80.0", "--no-solo"),
+        *("--steps=10", "--warm-up=3", "--base=bf16", "--vram-cap=80.0", "--no-solo"),
     ]
+
+
+def test_packed_prints_what_slid(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slid = _pack(
+        slide={"slots": 3, "rows": "host"},
+        resident={"why": None},
+        resident_tokens_per_second=40123.4,
+        share_of_resident=0.945,
+        **_NO_PREDICTION,
+    )
+    answer = _packed(packs=[slid], slides=True, base_device_bytes=2_100_000_000)
+    answer |= {"base_host_bytes": 13_960_000_000, "activations": "recompute"}
+    commands = _answer(monkeypatch, 0, json.dumps(answer) + "\n")
+    bench_packed.packed("llama-8b", 4, 512, 16, slide=True, weight_slots=3, rows="host")
+    text = capsys.readouterr().out
+    assert "bf16, 2.10 GB where the passes run, 13.96 GB slide" in text
+    _, walked = (line.split() for line in text.splitlines() if line.startswith("8 "))
+    assert walked == ["8", "3", "host", "40,123", "94.5%", "30.12"]
+    assert "Nothing is predicted: no card.\n" in text
+    assert "Predicted with" not in text
+    assert {"--slide", "--weight-slots=3", "--rows=host"} <= set(commands[0])
+    assert not [one for one in commands[0] if one.startswith("--activations")]
+
+
+def test_packed_says_that_no_resident_base_fits_and_leaves_its_columns_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slid = _pack(slide={"slots": 2, "rows": "host"}, resident={"why": "out of memory"})
+    _answer(monkeypatch, 0, json.dumps(_packed(packs=[slid], slides=True)) + "\n")
+    bench_packed.packed("llama-8b", 4, 512, 16, slide=True)
+    text = capsys.readouterr().out
+    assert "No resident base was measured: out of memory.\n" in text
+    assert "resident tokens/s" not in text
+    assert "share of it" not in text
+
+
+def test_packed_asks_for_a_4_bit_base_and_no_ceiling(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = _packed(base="nf4", base_device_bytes=5_800_000_000, ceiling={"passes": []})
+    commands = _answer(monkeypatch, 0, json.dumps(answer) + "\n")
+    bench_packed.packed("llama-8b", 4, 512, 16, base="nf4", no_ceiling=True)
+    text = capsys.readouterr().out
+    assert "nf4, 5.80 GB where the passes run" in text
+    assert "slide" not in text
+    assert "Ceiling and PEFT are those of a base in bf16.\n" in text
+    assert {"--base=nf4", "--no-ceiling"} <= set(commands[0])
 
 
 def test_packed_says_what_was_not_measured(

@@ -113,12 +113,14 @@ def test_a_measurement_has_these_keys(measured: tuple[PackedOptions, dict[str, A
         *("shape", "device", "versions", "precision", "threads", "attention", "parameters"),
         *("trainable_parameters_per_lane", "batch", "seq", "rank", "alpha", "activations"),
         *("max_tokens", "vram_cap_gb", "warm_up_steps", "steps", "packs", "one_by_one", "peft"),
-        *("ceiling", "crossover", "host_peak_bytes"),
+        *("ceiling", "crossover", "host_peak_bytes", "base", "base_device_bytes"),
+        *("base_host_bytes", "slides", "rates"),
     }
     assert set(result["packs"][0]) == timing | memory | {
         *("lanes", "tokens", "pass_tokens", "tokens_per_second_per_lane", "gain_over_one_by_one"),
         *("gain_over_peft", "ceiling_tokens_per_second", "share_of_ceiling", "loss", "applied"),
-        *("join_peak_device_bytes", "lane_state_bytes"),
+        *("join_peak_device_bytes", "lane_state_bytes", "host_peak_bytes", "slide", "predicted"),
+        *("error", "resident", "resident_tokens_per_second", "share_of_resident"),
     }
     assert set(result["one_by_one"]) == timing | memory | {"note"}
     assert set(result["peft"]) == timing | memory | {
@@ -246,7 +248,7 @@ def test_a_base_that_does_not_fit_has_the_same_code(monkeypatch: pytest.MonkeyPa
     def nothing_fits(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(run, "random_decoder", nothing_fits)
+    monkeypatch.setattr(run, "resident_base", nothing_fits)
     with pytest.raises(SlidepackError, match=r"GPU-OUT-OF-MEMORY.*the base"):
         bench_packed(_options())
 

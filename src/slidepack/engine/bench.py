@@ -137,10 +137,15 @@ def _add_packed(packed: argparse.ArgumentParser) -> None:
     packed.add_argument("--steps", type=int, default=10)
     packed.add_argument("--warm-up", type=int, default=3)
     packed.add_argument("--max-tokens", type=int)
-    packed.add_argument("--activations", default="keep")
+    packed.add_argument("--activations")
+    packed.add_argument("--base", default="bf16")
+    packed.add_argument("--slide", action="store_true")
+    packed.add_argument("--weight-slots", type=int)
+    packed.add_argument("--rows")
     packed.add_argument("--vram-cap", type=float, dest="vram_cap_gb")
     packed.add_argument("--no-solo", action="store_false", dest="solo")
     packed.add_argument("--no-peft", action="store_false", dest="peft")
+    packed.add_argument("--no-ceiling", action="store_false", dest="ceiling")
     packed.add_argument("--device", default="cuda")
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from slidepack.engine.bench_packed.device import clear
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.bench_packed.packs import random_rows
+from slidepack.engine.bench_packed.progress import tell_rate
 from slidepack.engine.bench_packed.steps import StepTimes, time_steps
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, pack_rows
@@ -50,6 +51,7 @@ def _measure(
     except torch.OutOfMemoryError as error:
         # Packs that recompute fit where a pass that keeps everything does not.
         return CeilingResult(tokens=tokens, times=None, why=str(error).partition("\n")[0])
+    tell_rate(f"the bare base, {tokens:,} tokens", times, tokens)
     return CeilingResult(tokens=tokens, times=times, why=None)
 
 

@@ -8,7 +8,7 @@ from slidepack.engine.bench_kernels.measure import current_gpu
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.contract.errors import SlidepackError
 
-__all__ = ["clear", "measured_device", "measured_dtype", "out_of_memory"]
+__all__ = ["clear", "lift_limit", "measured_device", "measured_dtype", "out_of_memory"]
 
 
 def measured_device(options: PackedOptions) -> torch.device:
@@ -25,6 +25,12 @@ def measured_device(options: PackedOptions) -> torch.device:
         share = min(1.0, options.vram_cap_gb * 1e9 / total)
         torch.cuda.set_per_process_memory_fraction(share, device)
     return device
+
+
+def lift_limit(device: torch.device) -> None:
+    """Let the allocator have the whole card again."""
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def measured_dtype(device: torch.device) -> torch.dtype:

@@ -3,21 +3,25 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from slidepack.engine.bench_packed.device import clear, out_of_memory
 from slidepack.engine.bench_packed.options import PackedOptions
+from slidepack.engine.bench_packed.progress import tell_rate
 from slidepack.engine.bench_packed.steps import StepTimes, time_steps
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.contract.plan import LaneSlidePlan
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.pack import LaneStep, Pack, StepOutcome
+from slidepack.engine.lora.passes import Passes
 from slidepack.engine.lora.rows import micro_steps
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
+from slidepack.engine.resident_memory import known_peak_resident_bytes
 
-__all__ = ["PackResult", "measure_packs", "random_rows"]
+__all__ = ["GrowingPack", "PackResult", "lanes_named", "measure_packs", "random_rows"]
 
 _STATE_BYTES: Final = 16
 """Of a parameter: master, gradient and two moments, each fp32."""
@@ -28,6 +32,8 @@ class PackResult:
     """What the steps of some lanes took."""
 
     lanes: int
+    pass_limit: int
+    """Most tokens that a pass might have had."""
     passes: tuple[int, ...]
     """Tokens of each pass of a step."""
     times: StepTimes
@@ -35,11 +41,15 @@ class PackResult:
     """Adapters, gradients and moments of all lanes."""
     join_peak_bytes: int
     """Device memory while the lanes joined: it is copied as it grows; 0 without a card."""
+    host_peak_bytes: int | None
+    """Of the process so far; None where the system does not tell."""
     loss: float
     """Mean of the lanes in the last step."""
     applied: bool
     """Whether every lane took its last step: one whose gradient is no number would have spared
     itself the optimizer."""
+    slide: LaneSlidePlan | None = None
+    """How the base slid; None where it did not."""
 
 
 def measure_packs(
@@ -50,12 +60,20 @@ def measure_packs(
     Raises:
         SlidepackError: GPU-OUT-OF-MEMORY, with the number of lanes that did not fit.
     """
-    growing = _GrowingPack(options, decoder, choices)
+    # One pack for all: a fresh adapter costs the host about a second.
+    growing = GrowingPack(options, decoder, choices)
     for count in options.counts:
         try:
-            yield growing.measure(count)
+            result = growing.measure(count, options.pass_limit(count))
         except torch.OutOfMemoryError as error:
-            raise out_of_memory("one lane" if count == 1 else f"{count} lanes", error) from error
+            raise out_of_memory(lanes_named(count), error) from error
+        tell_rate(lanes_named(count), result.times, options.step_tokens(count))
+        yield result
+
+
+def lanes_named(count: int) -> str:
+    """Return a number of lanes in words."""
+    return "one lane" if count == 1 else f"{count} lanes"
 
 
 def random_rows(options: PackedOptions, seed: int) -> list[EncodedRow]:
@@ -66,36 +84,65 @@ def random_rows(options: PackedOptions, seed: int) -> list[EncodedRow]:
     return [EncodedRow(line, tuple(row), (True,) * options.seq) for line, row in enumerate(ids)]
 
 
-class _GrowingPack:
-    """One pack that all measurements share: a fresh adapter costs the host about a second."""
+class GrowingPack:
+    """A pack that lanes join between two measurements."""
 
-    def __init__(self, options: PackedOptions, decoder: Decoder, choices: LayerAttention) -> None:
+    def __init__(
+        self,
+        options: PackedOptions,
+        decoder: Decoder,
+        choices: LayerAttention,
+        passes: Passes[Any] | None = None,
+    ) -> None:
+        """Begin without a lane.
+
+        Args:
+            options: of the measurement.
+            decoder: the base.
+            choices: what each layer's attention computes.
+            passes: over a base that slides; None where it is resident.
+        """
         self._options = options
         self._device = decoder.device
-        policies = (options.activations,) * decoder.shape.num_layers
-        self._pack = Pack(decoder, choices, policies, options.pass_limit(1))
+        policies = (options.policy,) * decoder.shape.num_layers
+        limit = options.pass_limit(1)
+        self._pack = Pack(decoder, choices, policies, limit, passes=passes)
         self._rows: dict[str, list[EncodedRow]] = {}
         self._method = LoraMethod(rank=options.rank, alpha=options.alpha)
         self._optim = OptimSpec(schedule="constant", warmup_fraction=0.0)
         self._done = 0
         self._outcomes: dict[str, StepOutcome] = {}
 
-    def measure(self, count: int) -> PackResult:
-        """Let lanes join until there are so many, and time their steps."""
+    def measure(
+        self, count: int, pass_limit: int, slide: LaneSlidePlan | None = None
+    ) -> PackResult:
+        """Let lanes join until there are so many, and time their steps.
+
+        Args:
+            count: lanes.
+            pass_limit: most tokens of a pass.
+            slide: how the base slides, for the result.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit.
+        """
         clear(self._device)
         join_peak_bytes = self._grow(count)
         clear(self._device)
-        self._pack.max_tokens = self._options.pass_limit(count)
+        self._pack.max_tokens = pass_limit
         times = time_steps(self._step, self._options, self._device)
         outcomes = self._outcomes.values()
         return PackResult(
             lanes=count,
-            passes=_passes(list(self._rows.values()), self._pack.max_tokens),
+            pass_limit=pass_limit,
+            passes=_passes(list(self._rows.values()), pass_limit),
             times=times,
             lane_state_bytes=_STATE_BYTES * sum(lane.size for lane in self._pack.lanes.values()),
             join_peak_bytes=join_peak_bytes,
+            host_peak_bytes=known_peak_resident_bytes(),
             loss=sum(outcome.loss.mean for outcome in outcomes) / count,
             applied=all(math.isfinite(outcome.grad_norm) for outcome in outcomes),
+            slide=slide,
         )
 
     def _grow(self, count: int) -> int:

@@ -4,17 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 import triton
 
+from slidepack.engine.bench_packed.base import BaseBytes
 from slidepack.engine.bench_packed.ceiling import CeilingResult
 from slidepack.engine.bench_packed.crossover import LEAST_GAIN, find_crossover
 from slidepack.engine.bench_packed.device import measured_dtype
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.bench_packed.packs import PackResult
 from slidepack.engine.bench_packed.peft_process import PeftResult
+from slidepack.engine.bench_packed.predict import compared, predict
+from slidepack.engine.bench_packed.slides import ResidentResult
 from slidepack.engine.bench_packed.steps import StepTimes
 from slidepack.engine.contract.job import LORA_TARGETS
+from slidepack.engine.rates import Rates
 from slidepack.engine.resident_memory import known_peak_resident_bytes
 
 __all__ = ["OurResults", "report"]
@@ -26,10 +31,15 @@ class OurResults:
 
     attention: str
     """The path of the attention."""
+    base_bytes: BaseBytes
     packs: Sequence[PackResult]
     """Fewest lanes first."""
+    residents: Sequence[ResidentResult]
+    """One for each pack whose base slid."""
     ceilings: Sequence[CeilingResult]
-    """One for each size of a pass."""
+    """One for each size of a pass; none where it was not asked for."""
+    rates: Rates
+    """That predictions are made with."""
 
 
 def report(
@@ -39,7 +49,9 @@ def report(
 
     Returns:
         Settings, `packs` (a row a number of lanes), and what they are held against: `one_by_one`,
-        `peft` and `ceiling`, then `crossover`. What was not measured is None.
+        `peft` and `ceiling`, then `crossover`. Each pack has what was `predicted` for it, and where
+        its base slid, `resident`: the same lanes over a resident one. What was not measured is
+        None.
     """
     solo = next((pack for pack in ours.packs if pack.lanes == 1), None)
     rates = _Rates(
@@ -47,12 +59,22 @@ def report(
         peft=None if peft.answer is None else _per_second(options, 1, peft.answer.times),
         ceilings={each.tokens: each.times for each in ours.ceilings},
     )
+    residents = {
+        pack.lanes: resident for pack, resident in zip(ours.packs, ours.residents, strict=False)
+    }
+    on_cpu = device.type == "cpu"
     points = [(pack.lanes, _rate(options, pack)) for pack in ours.packs]
     crossover = find_crossover(points)
     return {
         **_settings(options, device, ours),
         "packs": [
-            _pack(options, pack, rates) for pack in ours.packs if pack.lanes in options.lanes
+            {
+                **_pack(options, pack, rates),
+                **_resident(options, pack, residents.get(pack.lanes)),
+                **compared(pack, predict(options, pack, ours.rates, on_cpu=on_cpu)),
+            }
+            for pack in ours.packs
+            if pack.lanes in options.lanes
         ],
         "one_by_one": None if solo is None else _one_by_one(options, solo),
         "peft": _peft(options, peft),
@@ -78,7 +100,7 @@ class _Rates:
         """Return the ceiling's rate over the same passes."""
         seconds = 0.0
         for tokens in passes:
-            times = self.ceilings[tokens]
+            times = self.ceilings.get(tokens)
             if times is None:
                 return None
             seconds += times.median_seconds
@@ -100,11 +122,16 @@ def _settings(options: PackedOptions, device: torch.device, ours: OurResults) ->
         "seq": options.seq,
         "rank": options.rank,
         "alpha": options.alpha,
-        "activations": options.activations,
+        "base": options.base,
+        "base_device_bytes": ours.base_bytes.device,
+        "base_host_bytes": ours.base_bytes.host,
+        "slides": options.slide,
+        "activations": options.policy,
         "max_tokens": options.max_tokens,
         "vram_cap_gb": options.vram_cap_gb,
         "warm_up_steps": options.warm_up,
         "steps": options.steps,
+        "rates": msgspec.to_builtins(ours.rates),
     }
 
 
@@ -124,8 +151,33 @@ def _pack(options: PackedOptions, pack: PackResult, rates: _Rates) -> dict[str, 
         **_memory(pack.times),
         "join_peak_device_bytes": pack.join_peak_bytes,
         "lane_state_bytes": pack.lane_state_bytes,
+        "host_peak_bytes": pack.host_peak_bytes,
+        "slide": None
+        if pack.slide is None
+        else {**msgspec.to_builtins(pack.slide), "pass_limit": pack.pass_limit},
         "loss": pack.loss,
         "applied": pack.applied,
+    }
+
+
+def _resident(
+    options: PackedOptions, pack: PackResult, resident: ResidentResult | None
+) -> dict[str, Any]:
+    """Return the same lanes over a resident base."""
+    if resident is None or resident.pack is None:
+        why = None if resident is None else {"why": resident.why}
+        return {"resident_tokens_per_second": None, "share_of_resident": None, "resident": why}
+    rate = _rate(options, resident.pack)
+    return {
+        "resident_tokens_per_second": rate,
+        "share_of_resident": _rate(options, pack) / rate,
+        "resident": {
+            **_timing(resident.pack.times),
+            **_memory(resident.pack.times),
+            "pass_tokens": list(resident.pack.passes),
+            "loss": resident.pack.loss,
+            "why": None,
+        },
     }
 
 
@@ -170,7 +222,8 @@ def _ceiling(ceilings: Sequence[CeilingResult]) -> dict[str, Any]:
         }
         for each in ceilings
     ]
-    return {"tokens_per_second": passes[-1]["tokens_per_second"], "passes": passes}
+    largest = passes[-1]["tokens_per_second"] if passes else None
+    return {"tokens_per_second": largest, "passes": passes}
 
 
 def _timing(times: StepTimes, of: str = "step") -> dict[str, Any]:
