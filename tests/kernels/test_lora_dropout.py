@@ -1,7 +1,9 @@
 """Dropout of the adapters' input: the generator, its mask, and gradients through it."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.lora_cases import Lane, LoraCase, draw
@@ -9,7 +11,8 @@ from support.lora_judges import assert_close, assert_equal, drop_ones, expected,
 from torch import Tensor
 
 from slidepack.kernels import LoraDropout, dropout_tables
-from slidepack.kernels.lora.dropout import keep_mask, philox
+from slidepack.kernels.lora.dropout import drop, keep_mask
+from slidepack.kernels.lora.philox import philox
 
 F64 = torch.float64
 SITE = 3
@@ -39,19 +42,45 @@ EXACT = replace(PACK, integers=True)
 )
 def test_philox_gives_the_known_answers(seed: int, counters: list[int], words: str) -> None:
     """The vectors of philox4x32-10 in Random123's `kat_vectors`."""
-    c0, c1, c2, c3 = (torch.tensor(counter) for counter in counters)
-    assert " ".join(f"{int(word):08x}" for word in philox(seed, (c0, c1, c2, c3))) == words
+    column, row, more_of_row = (np.array([word], dtype=np.uint64) for word in counters[:3])
+    found = philox(seed, column, row, more_of_row, counters[3])
+    assert " ".join(f"{word:08x}" for word in found[0, 0]) == words
+    assert " ".join(f"{word:08x}" for word in _philox_ref(seed, tuple(counters))) == words
 
 
-def test_a_feature_takes_one_of_the_four_words_of_its_block() -> None:
+def _philox_ref(seed: int, counter: tuple[int, ...]) -> list[int]:
+    """The published rounds, one counter at a time."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = seed % 2**32, seed >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = b >> 32 ^ c1 ^ k0, b % 2**32, a >> 32 ^ c3 ^ k1, a % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [c0, c1, c2, c3]
+
+
+@pytest.mark.parametrize("width", [1, 4, 10, 403])
+def test_a_feature_takes_one_of_the_four_words_of_its_block(width: int) -> None:
     """The layout that a checkpoint's resumed run depends on."""
-    dropout = _dropout(seed=2**62 + 5, rate=0.5, samples=[9], positions=[6])
-    kept = keep_mask(dropout, 0, slice(0, 1), SITE, 10)
-    for feature in range(10):
-        counters = (feature // 4, 6, 9, SITE)
-        c0, c1, c2, c3 = (torch.tensor(counter) for counter in counters)
-        word = int(philox(2**62 + 5, (c0, c1, c2, c3))[feature % 4])
-        assert bool(kept[0, feature]) == (word >= 2**31)
+    draws = random.Random(width)
+    for rate in (1e-9, 0.5, 1 - 2**-53):
+        seed, site = draws.randrange(2**63), draws.randrange(2**31)
+        samples, positions = ([draws.randrange(2**31) for _ in range(5)] for _ in range(2))
+        kept = keep_mask(_dropout(seed, rate, samples, positions), 0, slice(1, 5), site, width)
+        for row in range(1, 5):
+            blocks = range(-(-width // 4))
+            counters = [(block, positions[row], samples[row], site) for block in blocks]
+            words = [word for counter in counters for word in _philox_ref(seed, counter)][:width]
+            assert kept[row - 1].tolist() == [word >= int(rate * 2**32) for word in words]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_mask_in_stretches_is_the_mask(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropout = _dropout(5, 0.5, [3] * 61, list(range(61)))
+    whole = keep_mask(dropout, 0, slice(0, 61), SITE, 22)
+    monkeypatch.setattr("slidepack.kernels.lora.dropout._COUNTERS", 50)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert torch.equal(keep_mask(dropout, 0, slice(0, 61), SITE, 22), whole)
 
 
 def _dropout(seed: int, rate: float, samples: list[int], positions: list[int]) -> LoraDropout:
@@ -149,6 +178,32 @@ def test_the_three_operations_drop_the_same() -> None:
     kept = kept_of(row)
     for found, true in zip(drop_ones(row, fused=False), kept, strict=True):
         assert torch.equal(found, true)
+
+
+@pytest.mark.parametrize("most", [0, 60, 1 << 20], ids=["none", "some", "all"])
+def test_masks_that_are_kept_change_nothing(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slidepack.kernels.lora.dropout._KEPT_BYTES", most)
+    row = draw(PACK).row(F64)
+    assert row.dropout is not None
+    ones = torch.ones_like(row.x)
+    for last in (False, False, True):
+        for index in range(len(LANES)):
+            rows = row.tables.rows(index)
+            found = drop(ones[rows], row.dropout, index, rows, SITE, last=last)
+            assert torch.equal(found, keep_mask(row.dropout, index, rows, SITE, 22).to(F64))
+        assert sum(bits.nbytes for bits in row.dropout._kept.values()) <= most
+        assert bool(row.dropout._kept) == (most > 0 and not last)
+
+
+def test_a_row_that_is_filled_anew_has_masks_of_its_own() -> None:
+    dropout = _dropout(5, 0.5, [3] * 61, list(range(61)))
+    ones, rows = torch.ones(61, 22), slice(0, 61)
+    for refilled in (dropout.positions, dropout.seeds, dropout.samples):
+        before = drop(ones, dropout, 0, rows, SITE)
+        refilled.copy_(refilled + 1)
+        found = drop(ones, dropout, 0, rows, SITE)
+        assert not torch.equal(found, before)
+        assert torch.equal(found, keep_mask(dropout, 0, rows, SITE, 22).to(ones.dtype))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])

@@ -2,26 +2,30 @@
 
 Whether an element is kept depends on its adapter's seed, its sample, its position within the
 sample, its feature, and the linear alone: not on the pack, the slot, or the tile. The generator is
-Philox4x32-10 (Salmon et al., SC 2011), the same in Triton and in PyTorch.
+Philox4x32-10, Triton's own in the kernels and `philox` in the plain form.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from slidepack.kernels.lora.philox import philox
 from slidepack.kernels.upload import upload
 
-__all__ = ["LoraDropout", "dropout_tables", "keep_mask", "keep_tile", "philox"]
+__all__ = ["LoraDropout", "drop", "dropout_tables", "keep_mask", "keep_tile"]
 
-_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
-_KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS: Final = 10
-_MASK: Final = 0xFFFFFFFF
+_COUNTERS: Final = 1 << 17
+"""Counters, of four features each, that are worked on at once: 6 MB, about a core's cache."""
+_KEPT_BYTES: Final = 8 << 20
+"""Bits of masks that a row keeps: of 2,048 tokens, about a layer of a model that is 4,096 wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class LoraDropout:
     """[T] int32: number of the sample within its adapter's step."""
     positions: Tensor
     """[T] int32: position within the sample."""
+    _kept: dict[tuple[int, ...], npt.NDArray[np.uint8]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Masks of the plain form, as bits, from the forward pass to the last use; oldest first."""
 
 
 def dropout_tables(
@@ -81,45 +89,68 @@ def keep_tile(
     return bits.to(tl.int64) >= threshold
 
 
-def philox(seed: int, counters: tuple[Tensor, Tensor, Tensor, Tensor]) -> list[Tensor]:
-    """Return four words of 32 random bits for each counter, as int64.
+def drop(
+    wide: Tensor,
+    dropout: LoraDropout,
+    adapter: int,
+    rows: slice,
+    site: int,
+    *,
+    last: bool = False,
+) -> Tensor:
+    """Return an adapter's rows of the wide side with zeros for what is dropped; the plain form.
 
     Args:
-        seed: 64 bits of key.
-        counters: four int64 tensors that broadcast, each element below 2^32.
+        wide: [rows, width].
+        dropout: of the packed row.
+        adapter: number of the adapter.
+        rows: its tokens.
+        site: number of the linear.
+        last: nobody asks for the same mask after this.
     """
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counters)
-    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
-    for _ in range(_ROUNDS):
-        high_a, low_a = _product(_MULTIPLIERS[0], c0)
-        high_b, low_b = _product(_MULTIPLIERS[1], c2)
-        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
-        k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK, (k1 + _KEY_STEPS[1]) & _MASK
-    return [c0, c1, c2, c3]
-
-
-def _product(constant: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a product, without leaving 63 bits."""
-    low = (constant & 0xFFFF) * word
-    high = (constant >> 16) * word + (low >> 16)
-    return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
+    if not int(dropout.thresholds[adapter]):
+        return wide
+    # Tensors that are filled anew in place make another mask.
+    filled = (dropout.seeds, dropout.samples, dropout.positions)
+    versions = (tensor._version for tensor in filled)
+    key = (adapter, rows.start, rows.stop, site, wide.shape[1], *versions)
+    bits = dropout._kept.pop(key, None)
+    if bits is None:
+        mask = keep_mask(dropout, adapter, rows, site, wide.shape[1])
+        bits = None if last else np.packbits(mask.cpu().numpy())
+    else:
+        flat = np.unpackbits(bits, count=wide.numel()).view(np.bool_)
+        mask = torch.from_numpy(flat).view(wide.shape).to(wide.device)
+    if bits is not None and not last:
+        dropout._kept[key] = bits
+        while sum(kept.nbytes for kept in dropout._kept.values()) > _KEPT_BYTES:
+            del dropout._kept[next(iter(dropout._kept))]
+    return wide * mask
 
 
 def keep_mask(dropout: LoraDropout, adapter: int, rows: slice, site: int, width: int) -> Tensor:
     """Return the boolean mask [rows, width] of an adapter's tokens; the plain form."""
-    if not int(dropout.thresholds[adapter]):
-        # Nothing is below; the words would cost more than the products.
-        count = dropout.samples[rows].numel()
-        return torch.ones((count, width), dtype=torch.bool, device=dropout.samples.device)
-    blocks = torch.arange(-(-width // 4), device=dropout.samples.device)
-    words = philox(
-        int(dropout.seeds[adapter]),
-        (
-            blocks[None, :],
-            dropout.positions[rows].long()[:, None],
-            dropout.samples[rows].long()[:, None],
-            torch.tensor(site, device=blocks.device),
-        ),
+    seed, threshold = int(dropout.seeds[adapter]), int(dropout.thresholds[adapter])
+    positions, samples = (
+        counters[rows].cpu().numpy().astype(np.uint64)
+        for counters in (dropout.positions, dropout.samples)
     )
-    bits = torch.stack(words, dim=-1).flatten(1)[:, :width]
-    return bits >= dropout.thresholds[adapter]
+    blocks = np.arange(-(-width // 4), dtype=np.uint64)
+    kept = np.empty((len(positions), width), dtype=np.bool_)
+
+    def fill(stretch: slice) -> None:
+        words = philox(seed, blocks, positions[stretch], samples[stretch], site)
+        bits = words.reshape(len(words), 4 * len(blocks))[:, :width]
+        np.greater_equal(bits, np.uint32(threshold), out=kept[stretch])
+
+    step = max(1, _COUNTERS // max(1, len(blocks)))
+    stretches = [slice(row, row + step) for row in range(0, len(kept), step)]
+    threads = min(torch.get_num_threads(), len(stretches))
+    if threads > 1:
+        # NumPy's operations run without the interpreter's lock.
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, stretches))
+    else:
+        for stretch in stretches:
+            fill(stretch)
+    return torch.from_numpy(kept).to(dropout.samples.device)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
+from slidepack.kernels.lora.dropout import LoraDropout, drop, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
 from slidepack.kernels.lora.tables import LoraTables, Side, read_tile
 
@@ -174,9 +174,9 @@ def expand_plain(
         product = s[rows, unit.s_slice] @ weights.of(unit)
         if scales is not None:
             product = product * scales[unit.adapter].to(product.dtype)
-        if dropout is not None:
-            kept = keep_mask(dropout, unit.adapter, rows, site, y.shape[1])
-            product = product * kept[:, unit.wide_columns]
+        if dropout is not None and unit.rank:
+            # A backward pass ends with the gradient of its input.
+            product = drop(product, dropout, unit.adapter, rows, site, last=True)
         if add:
             product = product + y[rows, unit.wide_columns]
         y[rows, unit.wide_columns] = product

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
+from slidepack.kernels.lora.dropout import LoraDropout, drop, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
 from slidepack.kernels.lora.tables import LoraTables, Side, read_tile
 
@@ -209,11 +209,12 @@ def outer_plain(
 ) -> None:
     """Do the same in plain PyTorch, adapter by adapter; see `outer_launch`."""
     for unit in side.units:
+        if not unit.rank:
+            continue
         rows = tables.rows(unit.adapter)
         wide = x[rows, unit.wide_columns]
         if dropout is not None:
-            kept = keep_mask(dropout, unit.adapter, rows, site, x.shape[1])
-            wide = wide * kept[:, unit.wide_columns]
+            wide = drop(wide, dropout, unit.adapter, rows, site)
         grad = weights.grad_of(unit)
         product = s[rows, unit.s_slice].T.to(grad.dtype) @ wide.to(grad.dtype)
         if scales is not None:

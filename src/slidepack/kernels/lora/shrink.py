@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slidepack.kernels.lora.dropout import LoraDropout, keep_mask, keep_tile
+from slidepack.kernels.lora.dropout import LoraDropout, drop, keep_tile
 from slidepack.kernels.lora.layout import RANK_CHUNK, LoraWeights
 from slidepack.kernels.lora.tables import LoraTables, Side, read_tile
 from slidepack.kernels.tiles import LoraTiles
@@ -210,11 +210,12 @@ def shrink_plain(
     """Do the same in plain PyTorch, adapter by adapter; see `shrink_launch`."""
     out = torch.zeros((tables.tokens, tables.layout.s_columns), dtype=x.dtype, device=x.device)
     for unit in side.units:
+        if not unit.rank:
+            continue
         rows = tables.rows(unit.adapter)
         wide = x[rows, unit.wide_columns]
         if dropout is not None:
-            kept = keep_mask(dropout, unit.adapter, rows, site, x.shape[1])
-            wide = wide * kept[:, unit.wide_columns]
+            wide = drop(wide, dropout, unit.adapter, rows, site)
         product = wide @ weights.of(unit).T
         if scales is not None:
             product = product * scales[unit.adapter].to(product.dtype)
