@@ -1,6 +1,8 @@
 import json
 import subprocess
+import sys
 from collections.abc import Callable
+from subprocess import Popen
 from typing import Any
 
 import msgspec
@@ -50,11 +52,12 @@ def _answer(
     """Let the benchmark end this way; return the commands that were run."""
     commands: list[list[str]] = []
 
-    def run(command: list[str], **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+    def popen(command: list[str], **kwargs: Any) -> "subprocess.Popen[str]":
         commands.append(command)
-        return subprocess.CompletedProcess(command, status, stdout=stdout, stderr=stderr)
+        ended = f"import sys; sys.stdout.write({stdout!r}); sys.stderr.write({stderr!r}); "
+        return Popen([sys.executable, "-c", ended + f"sys.exit({status})"], **kwargs)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(output, "Console", lambda **kwargs: Console(width=200, **kwargs))
     return commands
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ class _Failure(msgspec.Struct):
 
 
 def run_benchmark(*arguments: str) -> Any:
-    """Run a benchmark and return what it prints.
+    """Run a benchmark and return what it prints; what it says on the way is passed on.
 
     Args:
         arguments: of `python -m slidepack.engine.bench`.
@@ -27,23 +28,29 @@ def run_benchmark(*arguments: str) -> Any:
     Raises:
         SlidepackError: its own, or RUN-CRASHED.
     """
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "slidepack.engine.bench", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise _error(done)
-    return json.loads(done.stdout.splitlines()[-1])
+    said = "it said nothing"
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "slidepack.engine.bench", *arguments],
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                sys.stderr.write(line)
+                said = line.strip() or said
+        printed.seek(0)
+        last = (printed.read().splitlines() or [""])[-1]
+    if process.returncode:
+        raise _error(last, said)
+    return json.loads(last)
 
 
-def _error(done: subprocess.CompletedProcess[str]) -> SlidepackError:
+def _error(last: str, said: str) -> SlidepackError:
     try:
-        said = (done.stdout.splitlines() or [""])[-1]
-        return SlidepackError.from_report(msgspec.json.decode(said, type=_Failure).error)
+        return SlidepackError.from_report(msgspec.json.decode(last, type=_Failure).error)
     except msgspec.DecodeError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return SlidepackError(
-            "RUN-CRASHED", "The benchmark did not run.", why=last, fix="Run `slidepack doctor`."
+            "RUN-CRASHED", "The benchmark did not run.", why=said, fix="Run `slidepack doctor`."
         )
