@@ -33,6 +33,7 @@ from slidepack.kernels.lora.expand import _expand_kernel
 from slidepack.kernels.lora.outer import _outer_kernel
 from slidepack.kernels.lora.shrink import _shrink_kernel
 from slidepack.kernels.nf4 import _LEVELS, NF4_BLOCK, _dequantise_nf4_kernel
+from slidepack.kernels.readback import _BLOCK, _readback_kernel
 from slidepack.kernels.rms_norm import (
     _NARROW_BLOCK,
     _SUM_COLUMNS,
@@ -162,6 +163,8 @@ def _rest(target: GPUTarget) -> list[Build]:
         norm = {"x_ptr": gradient, "partial_ptr": "*fp32", "elements": "i32"}
         kernel = _squared_norm_kernel
         builds.append(Build(f"squared_norm-{gradient}", kernel, norm, {"BLOCK": 4096}, 8))
+    readback = {"values_ptr": "*fp64", "host_ptr": "*fp64", "count": "i32"}
+    builds.append(Build("readback", _readback_kernel, readback, {"BLOCK": _BLOCK}))
     row = tile_row(target, "nf4")
     packed = {"packed_ptr": "*u8", "scale_ptr": "*fp32", "out_ptr": "*bf16", "elements": "i32"}
     options = {"LEVELS": _LEVELS, "HALF": NF4_BLOCK // 2, "BLOCKS": row["blocks"]}

@@ -16,8 +16,10 @@ from slidepack.kernels.linear_cross_entropy import HeadLoss, linear_cross_entrop
 from slidepack.kernels.lora.dropout import LoraDropout, dropout_tables
 from slidepack.kernels.lora.layout import LoraLayout, LoraWeights
 from slidepack.kernels.lora.linear import lora_linear
+from slidepack.kernels.lora.padding import padded_tables
 from slidepack.kernels.lora.tables import LoraTables, lora_tables
 from slidepack.kernels.nf4 import dequantise_nf4, quantise_nf4
+from slidepack.kernels.readback import Readback
 from slidepack.kernels.reference import adamw_ref, lora_ref
 from slidepack.kernels.rms_norm import add_rms_norm, rms_norm
 from slidepack.kernels.rope import rope
@@ -32,6 +34,7 @@ __all__ = [
     "LoraLayout",
     "LoraTables",
     "LoraWeights",
+    "Readback",
     "Segments",
     "adamw",
     "adamw_ref",
@@ -49,6 +52,7 @@ __all__ = [
     "lora_linear",
     "lora_ref",
     "lora_tables",
+    "padded_tables",
     "quantise_nf4",
     "rms_norm",
     "rope",

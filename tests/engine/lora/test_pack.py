@@ -270,9 +270,9 @@ def test_a_pack_that_is_left_by_all_holds_nothing(decoder: Decoder) -> None:
     assert pool.num_bytes == 0
 
 
-@pytest.mark.parametrize("exact_tokens", [1, 64])
-def test_exact_rows_without_room_for_padding_are_refused(
+@pytest.mark.parametrize("exact_tokens", [1, 63])
+def test_exact_rows_without_room_for_a_micro_batch_are_refused(
     decoder: Decoder, exact_tokens: int
 ) -> None:
-    with pytest.raises(ValueError, match="use more than 64"):
+    with pytest.raises(ValueError, match="use 64 or more"):
         pack_on(decoder, max_tokens=64, exact_tokens=exact_tokens)

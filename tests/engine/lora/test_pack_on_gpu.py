@@ -21,7 +21,9 @@ from support.lanes import (
 from slidepack.engine.bench_slide.shapes import SHAPES
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
+from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.pack import Pack
+from slidepack.engine.lora.passes import ResidentPasses
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder, layer_over
 from slidepack.engine.model.loading import random_decoder
@@ -145,7 +147,9 @@ def test_sliding_lanes_equal_resident_ones(decoder: Decoder, rows: str) -> None:
     policies: tuple[ActivationPolicy, ...] = ("recompute",) * 3
     attention = layer_attention(shape, GPU, torch.bfloat16)
     ours = Pack(base, attention, policies, MAX_TOKENS, passes=sliding.passes)
-    theirs = pack_on(decoder, activations=policies, max_tokens=MAX_TOKENS)
+    # Rows as long as they are, as those of the sliding walk: recorded ones are filled up.
+    resident = ResidentPasses(decoder, LaneDriver(decoder, attention, policies), record=False)
+    theirs = Pack(decoder, attention, policies, MAX_TOKENS, passes=resident)
     try:
         for pack in (ours, theirs):
             for lane in LANES:

@@ -160,3 +160,30 @@ def test_a_pool_grows_whole_or_not_at_all_whatever_room_there_is(dtype: torch.dt
         assert all(one.is_whole() for one in ranges)
         assert pool.grads.shape == pool.weights.shape
     assert outcomes == {"as it was", "grown"}
+
+
+@DTYPES
+def test_ranges_that_were_expected_do_not_move_the_others(dtype: torch.dtype) -> None:
+    pool = LanePool(CPU, dtype)
+    first = _Range(pool, 32, seed=0)
+    pool.reserve(3 * 64)
+    assert first.is_whole()
+    where = pool.weights.data_ptr()
+    more = [_Range(pool, 64, seed=seed) for seed in range(1, 4)]
+    assert pool.weights.data_ptr() == where
+    assert all(one.is_whole() for one in (first, *more))
+    # Room that nobody took is given back with the last range.
+    pool.reserve(1024)
+    for one in reversed(more):
+        pool.give_back(one.start)
+    assert pool.grads.numel() == 32
+    assert first.is_whole()
+
+
+def test_room_that_is_not_there_is_not_reserved() -> None:
+    pool = FullPool(CPU, torch.float32)
+    first = _Range(pool, 32, seed=0)
+    pool.missing = "exp_avg"
+    pool.reserve(64)
+    assert first.is_whole()
+    assert pool.grads.numel() == 32

@@ -195,11 +195,12 @@ def test_padding_fills_a_row_up_and_nothing_else(seed: int) -> None:
     assert row.batch.segments.bounds[-1] == pad_to
 
 
-def test_one_token_of_padding_is_enough_and_none_is_refused() -> None:
+def test_no_padding_is_enough_and_less_is_refused() -> None:
     steps = [random_rows((7, 5), VOCAB)]
-    (row,) = _laid_out(steps, 64, pad_to=13)
-    assert row.batch.num_tokens == 13
-    for pad_to in (12, 11, 1):
+    for pad_to in (12, 13):
+        (row,) = _laid_out(steps, 64, pad_to=pad_to)
+        assert row.batch.num_tokens == pad_to
+    for pad_to in (11, 1):
         with pytest.raises(ValueError, match="longer than it may be"):
             _laid_out(steps, 64, pad_to=pad_to)
 

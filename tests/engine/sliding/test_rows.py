@@ -162,6 +162,49 @@ def test_nothing_of_a_step_is_seen_in_the_next() -> None:
             rows.drop((level, micro))
 
 
+def test_rows_that_come_next_stay_as_they_were_put() -> None:
+    rows = _host_rows(buffers=4).begin(SIZES)
+    put = {key: _values(key) for key in KEYS[:12]}
+    for key in KEYS[:4]:
+        rows.put(key, put[key])
+    # Level 0's first one would be the first to go.
+    rows.prefetch((0, 0))
+    for key in KEYS[4:7]:
+        rows.put(key, put[key])
+    assert rows.get((0, 0)).data_ptr() == put[0, 0].data_ptr()
+    rows.rest((0, 0))
+    rows.put((1, 3), put[1, 3])
+    assert rows.get((0, 0)).data_ptr() != put[0, 0].data_ptr()
+    assert torch.equal(rows.get((0, 0)), put[0, 0])
+
+
+def test_rows_that_were_read_go_before_those_that_were_not() -> None:
+    rows = _host_rows(buffers=4).begin(SIZES)
+    put = {key: _values(key) for key in KEYS}
+    for key in KEYS[:4]:
+        rows.put(key, put[key])
+    rows.rest((0, 1))
+    rows.put((1, 0), put[1, 0])
+    assert rows.get((0, 0)).data_ptr() == put[0, 0].data_ptr()
+    assert rows.get((0, 1)).data_ptr() != put[0, 1].data_ptr()
+    rows.rest((0, 1))
+    # Put just now, it may still be on its way: those that are done go before it.
+    rows.rest((1, 0))
+    rows.put((1, 1), put[1, 1])
+    assert rows.get((0, 0)).data_ptr() != put[0, 0].data_ptr()
+    assert rows.get((1, 0)).data_ptr() == put[1, 0].data_ptr()
+
+
+def test_what_has_been_free_for_longest_is_filled_first() -> None:
+    rows = _host_rows(buffers=3).begin(SIZES)
+    for key in KEYS:
+        rows.put(key, _values(key))
+    one, two, three = (rows.get((0, micro)).data_ptr() for micro in range(3))
+    for micro in (1, 2, 0):
+        rows.rest((0, micro))
+    assert [rows.get((1, micro)).data_ptr() for micro in range(3)] == [two, three, one]
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [((8, 8, 5), "do not fit 20 tokens"), ((9,), "8 at a time"), ((3, 9), "8 at a time")],

@@ -53,7 +53,7 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.pack import LaneStep, Pack, StepOutcome
-from slidepack.engine.lora.rows import LaneRow, lane_row
+from slidepack.engine.lora.rows import LaneTensors, lane_tensors
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.lock import take_lock
 from slidepack.engine.worker.seat import Seat
@@ -145,12 +145,13 @@ def test_rows_are_filled_up_only_in_exact_mode(
     """This CPU may round alike whatever the size of a product; other devices do not."""
     sizes: set[int] = set()
 
-    def noted(*args: Any, **more: Any) -> LaneRow:
-        row = lane_row(*args, **more)
-        sizes.add(row.batch.num_tokens)
-        return row
+    def noted(*args: Any, **more: Any) -> LaneTensors:
+        laid = lane_tensors(*args, **more)
+        sizes.add(laid.row.ids.numel())
+        return laid
 
-    monkeypatch.setattr("slidepack.engine.lora.pack.lane_row", noted)
+    for module in ("rows", "lanes"):
+        monkeypatch.setattr(f"slidepack.engine.lora.{module}.lane_tensors", noted)
     runs = make_lanes(tmp_path, [plain_lanes.specs["c"]])
     pack = make_pack(tmp_path / "pack", runs.values(), plain_lanes.plan, exact=exact)
     assert run_here(pack) == 0

@@ -17,6 +17,7 @@ from slidepack.kernels.adamw import (
 from slidepack.kernels.lane_adamw import block_squares_launch, lane_adamw_launch
 from slidepack.kernels.linear_cross_entropy import cross_entropy_launch
 from slidepack.kernels.nf4 import dequantise_nf4, dequantise_nf4_launch, quantise_nf4
+from slidepack.kernels.readback import readback_launch
 from slidepack.kernels.reference import cross_entropy_ref
 
 
@@ -107,6 +108,16 @@ def test_squared_norm(count: int) -> None:
     x = torch.randn(count, generator=torch.Generator().manual_seed(0))
     expected = float(x.double().square().sum())
     assert float(squared_norm_launch(x)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 128, 300])
+def test_readback(count: int) -> None:
+    values = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values[0] = torch.inf
+    host = torch.full((count + 1,), 7.0, dtype=torch.float64)
+    readback_launch(values, host[:count])
+    assert torch.equal(host[:count], values)
+    assert host[count] == 7.0
 
 
 @pytest.mark.parametrize("count", [2, 64, 130, 9000])

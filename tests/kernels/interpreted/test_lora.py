@@ -9,6 +9,8 @@ from support.lora_judges import assert_equal, drop_ones, judge_lora, kept_of
 from support.lora_small import CASES, LONG, PACK, WIDE, small_case
 
 from slidepack.kernels.lora.expand import expand_launch
+from slidepack.kernels.lora.padding import padded_tables
+from slidepack.kernels.lora.tables import Side, Tiles
 
 F32 = torch.float32
 
@@ -61,3 +63,28 @@ def test_the_kernels_drop_what_the_plain_mask_drops(width: int, site: int) -> No
     kept = kept_of(row)
     for found, true in zip(drop_ones(row, fused=True), kept, strict=True):
         assert torch.equal(found, true)
+
+
+@pytest.mark.parametrize("case", [*CASES, *WIDE, LONG], ids=lambda case: case.name)
+def test_tiles_that_only_fill_up_change_no_bit(case: LoraCase) -> None:
+    row = draw(case).row(F32)
+    plain = row.run(fused=True)
+    tables = padded_tables(row.tables)
+    longer = replace(
+        tables, input_side=_longer(tables.input_side), output_side=_longer(tables.output_side)
+    )
+    padded = replace(row, tables=longer)
+    row.weights.grads.fill_(float("nan"))
+    assert_equal(padded.run(fused=True), plain)
+    assert row.padding().isnan().all()
+
+
+def _longer(side: Side) -> Side:
+    """Return the tables with two tiles more, which a tight fit would not have."""
+
+    def more(tiles: Tiles) -> Tiles:
+        zeros = tiles.device.new_zeros((2, tiles.device.shape[1]))
+        host = (*tiles.host, *(tuple(row) for row in zeros.tolist()))
+        return replace(tiles, host=host, device=torch.cat([tiles.device, zeros]))
+
+    return replace(side, shrink=more(side.shrink), expand=more(side.expand), outer=more(side.outer))

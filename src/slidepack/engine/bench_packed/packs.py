@@ -149,6 +149,7 @@ class GrowingPack:
         on_card = self._device.type == "cuda"
         if on_card:
             torch.cuda.reset_peak_memory_stats(self._device)
+        self._pack.expect([self._method] * (count - len(self._rows)))
         for number in range(len(self._rows), count):
             name = f"lane-{number}"
             self._pack.join(name, self._method, seed=number)

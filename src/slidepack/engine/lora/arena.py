@@ -18,7 +18,7 @@ from slidepack.engine.lora.pool import LanePool
 from slidepack.engine.shape import ModelShape
 from slidepack.kernels import ADAMW_BLOCK, AdamWState, join_master, split_master
 
-__all__ = ["AdapterPair", "LoraArena", "derive_seed"]
+__all__ = ["AdapterPair", "LoraArena", "derive_seed", "lane_layer_elements"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,13 @@ class AdapterPair:
     """[R, in]"""
     b: Tensor
     """[out, R]; stored transposed."""
+
+
+def lane_layer_elements(shape: ModelShape, method: LoraMethod) -> int:
+    """Return how many elements of a pool a lane takes for each layer."""
+    held = sum(group_layout(group, shape, [method]).block_elements(0) for group in GROUPS)
+    # One launch updates all lanes, in blocks that belong to one lane each.
+    return -(-held // ADAMW_BLOCK) * ADAMW_BLOCK
 
 
 class LoraArena:
@@ -59,9 +66,7 @@ class LoraArena:
         self.targets = tuple(target for target in LORA_TARGETS if target in method.targets)
         self.trainable_params = shape.lora_params(method.rank, self.targets)
         self._layouts = {group.name: group_layout(group, shape, [method]) for group in GROUPS}
-        held = sum(layout.block_elements(0) for layout in self._layouts.values())
-        # One launch updates all lanes, in blocks that belong to one lane each.
-        self.layer_size = -(-held // ADAMW_BLOCK) * ADAMW_BLOCK
+        self.layer_size = lane_layer_elements(shape, method)
         self._num_layers = shape.num_layers
         self.size = self.layer_size * self._num_layers
         self._part = self.size // len(self._pools)

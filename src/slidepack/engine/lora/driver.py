@@ -65,7 +65,12 @@ class LaneDriver:
         self._decoder = decoder
         self._choices = choices
         self._activations = tuple(activations)
-        self._check_stop = check_stop
+        self.check_stop = check_stop
+
+    @property
+    def can_be_recorded(self) -> bool:
+        """Whether the launches of a pass depend on nothing but the sizes of its row."""
+        return self._choices.path == "varlen"
 
     def train(self, row: LaneRow, lanes: LanePass) -> Tensor:
         """Run a row forward and backward; the lanes' gradients are written to their pool.
@@ -87,7 +92,7 @@ class LaneDriver:
         del x
         for layer in reversed(range(len(self._decoder.layers))):
             entry = kept.pop()
-            self._check_stop()
+            self.check_stop()
             y = entry.y if entry.y is not None else self._layer(layer, entry.x, batch, lanes)
             torch.autograd.backward(y, grad)
             # The embedding below layer 0 is frozen, so nothing asks for that gradient.
@@ -111,7 +116,7 @@ class LaneDriver:
         """
         x = self._embed(batch)
         for layer in range(len(self._decoder.layers)):
-            self._check_stop()
+            self.check_stop()
             x = self._layer(layer, x, batch, lanes)
         return x
 
@@ -136,7 +141,7 @@ class LaneDriver:
         )
 
     def _forward_kept(self, layer: int, x: Tensor, batch: PackedBatch, lanes: LanePass) -> _Kept:
-        self._check_stop()
+        self.check_stop()
         leaf = x.detach().requires_grad_(layer > 0)
         with torch.set_grad_enabled(self._activations[layer] == "keep"):
             return _Kept(leaf, self._layer(layer, leaf, batch, lanes))

@@ -36,8 +36,15 @@ def train_head(x: Tensor, row: LaneRow, decoder: Decoder) -> tuple[Tensor, Tenso
     )
     torch.autograd.backward(normed, head.hidden_grad)
     assert leaf.grad is not None
-    grad = torch.zeros_like(x).index_copy_(0, row.batch.predicting, leaf.grad)
-    return _lane_sums(head.losses, row.label_counts), grad
+    return _lane_sums(head.losses, row.label_counts), _landed(leaf.grad, x, row)
+
+
+def _landed(grad: Tensor, x: Tensor, row: LaneRow) -> Tensor:
+    """Return the gradient of `x` from that of the positions that predict."""
+    if row.landing is None:
+        return torch.zeros_like(x).index_copy_(0, row.batch.predicting, grad)
+    # One row more takes the padding.
+    return x.new_zeros((x.shape[0] + 1, x.shape[1])).index_copy_(0, row.landing, grad)[:-1]
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.lora.arena import LoraArena, derive_seed
 from slidepack.engine.lora.groups import GROUPS, group_layout
-from slidepack.engine.lora.rows import LaneRow
+from slidepack.engine.lora.rows import LaneRow, LaneTensors, Piece, lane_tensors
 from slidepack.engine.model.decoder import LayerAdapter
 from slidepack.engine.shape import ModelShape
 from slidepack.kernels import (
@@ -24,8 +24,9 @@ from slidepack.kernels import (
     lora_linear,
     lora_tables,
 )
+from slidepack.kernels.tiles import LoraTiles
 
-__all__ = ["LaneAdapters", "LanePass", "MicroBatch", "Serve", "step_seed"]
+__all__ = ["LaneAdapters", "LanePass", "LaneWork", "MicroBatch", "Serve", "step_seed"]
 
 _SITES: Final = MappingProxyType({group.name: index for index, group in enumerate(GROUPS)})
 
@@ -56,7 +57,7 @@ class LaneAdapters:
         self._refetch = refetch
         self.arenas = tuple(arenas)
         self.methods: tuple[LoraMethod, ...] = tuple(arena.method for arena in arenas)
-        self._device = device
+        self.device = device
         self._layouts: dict[str, LoraLayout] = {}
         for group in GROUPS:
             layout = group_layout(group, shape, self.methods)
@@ -109,7 +110,12 @@ class LaneAdapters:
         return len(self.methods)
 
     def lane_pass(
-        self, bounds: Sequence[int], *, first: bool = True, dropout: LoraDropout | None = None
+        self,
+        bounds: Sequence[int],
+        *,
+        first: bool = True,
+        dropout: LoraDropout | None = None,
+        device: torch.device | None = None,
     ) -> "LanePass":
         """Bind a packed row.
 
@@ -117,20 +123,22 @@ class LaneAdapters:
             bounds: N + 2 offsets: of each lane's tokens, and of the padding after them.
             first: overwrite the gradients instead of adding to them.
             dropout: of the row; None in evaluation, which drops nothing.
+            device: where the tables are wanted; None for where the passes run.
         """
+        sizes = LoraTiles.of(self.device)
         tables = {
-            name: lora_tables(layout, bounds, self._device)
+            name: lora_tables(layout, bounds, device or self.device, sizes=sizes)
             for name, layout in self._layouts.items()
             # A group that no lane targets is a plain product, where its weight can be kept.
             if layout.largest_rank or self._refetch is not None
         }
         return LanePass(self, tables, dropout, add=not first)
 
-    def dropout(self, row: LaneRow, seeds: Sequence[int]) -> LoraDropout | None:
+    def dropout(self, row: LaneRow | LaneTensors, seeds: Sequence[int]) -> LoraDropout | None:
         """Return the dropout of a row, or None where no lane has any.
 
         Args:
-            row: of these lanes.
+            row: of these lanes; the dropout's tables are where its tensors are.
             seeds: of each lane in this step.
         """
         rates = [method.dropout for method in self.methods]
@@ -167,6 +175,31 @@ class MicroBatch:
 
     row: LaneRow
     lanes: LanePass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneWork:
+    """A micro-batch of a step that is still to be laid out."""
+
+    pieces: Sequence[Piece | None]
+    """Of each lane."""
+    denominators: Sequence[int]
+    """Supervised tokens of each lane's whole step."""
+    seeds: Sequence[int]
+    """Of each lane's dropout in this step."""
+    first: bool
+    """Whether it is the step's first, which overwrites the gradients."""
+    exact_tokens: int
+    """Tokens that the row is filled up to; 0 for as many as it has."""
+    most_tokens: int
+    """That a micro-batch may have."""
+
+    def bind(self, adapters: LaneAdapters, shape: ModelShape, dtype: torch.dtype) -> MicroBatch:
+        """Lay it out where the passes run."""
+        laid = lane_tensors(self.pieces, self.denominators, dtype, pad_to=self.exact_tokens)
+        row = laid.bind(shape, adapters.device, dtype)
+        dropout = adapters.dropout(row, self.seeds)
+        return MicroBatch(row, adapters.lane_pass(row.bounds, first=self.first, dropout=dropout))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,16 @@ products of the base have the same shape whoever is in them.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
-from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, step_seed
+from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, step_seed
 from slidepack.engine.lora.passes import LaneUpdate, Passes, ResidentPasses
-from slidepack.engine.lora.rows import LaneRow, lane_row, micro_steps, supervised_tokens
+from slidepack.engine.lora.rows import lane_row, micro_steps, supervised_tokens
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.loss import LossSum
@@ -58,7 +59,7 @@ class Pack:
         check_stop: Callable[[], None] = lambda: None,
         *,
         exact_tokens: int = 0,
-        passes: Passes | None = None,
+        passes: Passes[Any] | None = None,
     ) -> None:
         """Begin without a lane.
 
@@ -68,29 +69,39 @@ class Pack:
             activations: `keep` or `recompute` for each layer.
             max_tokens: of a micro-batch, unless a single row is longer.
             check_stop: may raise to abandon a pass; lanes only change once all passes are done.
-            exact_tokens: tokens that every row is filled up to, more than a micro-batch has; 0
-                for rows as long as they are.
+            exact_tokens: tokens that every row is filled up to, as many as a micro-batch may have
+                or more; 0 for rows as long as they are.
             passes: where base or lanes slide; None keeps both where the passes run.
 
         Raises:
-            ValueError: `exact_tokens` leaves no room for padding.
+            ValueError: `exact_tokens` is less than a micro-batch may have.
         """
-        if exact_tokens and exact_tokens <= max_tokens:
-            raise ValueError(f"exact_tokens is {exact_tokens}; use more than {max_tokens}")
+        if exact_tokens and exact_tokens < max_tokens:
+            raise ValueError(f"exact_tokens is {exact_tokens}; use {max_tokens} or more")
         self.max_tokens = max_tokens
         self._decoder = decoder
-        self._passes = passes or ResidentPasses(
+        self._passes: Passes[Any] = passes or ResidentPasses(
             decoder, LaneDriver(decoder, choices, activations, check_stop)
         )
         self._exact_tokens = exact_tokens
         self._lanes: dict[str, LoraArena] = {}
         self._adapters: dict[tuple[str, ...], LaneAdapters] = {}
-        self._prepared: tuple[tuple[object, ...], list[MicroBatch]] | None = None
+        self._prepared: tuple[tuple[object, ...], list[Any]] | None = None
 
     @property
     def lanes(self) -> Mapping[str, LoraArena]:
         """The resident lanes, in the order in which they joined."""
         return self._lanes
+
+    def expect(self, methods: Sequence[LoraMethod]) -> None:
+        """Make room for lanes that are about to join, so that they do not move each other."""
+        self._forget_memory()
+        self._passes.expect(methods)
+
+    @property
+    def recorded_passes(self) -> int:
+        """How many kinds of passes are replayed as a whole instead of launch by launch."""
+        return self._passes.recorded_passes
 
     def join(self, name: str, method: LoraMethod, seed: int) -> LoraArena:
         """Give a lane a seat, with a fresh adapter; a checkpoint may then overwrite it.
@@ -120,6 +131,7 @@ class Pack:
         """Let go of whatever says where lanes are: they may move, even where a join then fails."""
         self._adapters.clear()
         self._prepared = None
+        self._passes.forget()
 
     def prepare(self, work: Mapping[str, LaneStep]) -> None:
         """Build the rows of a step that is likely to come next, while the device is at work."""
@@ -181,11 +193,20 @@ class Pack:
     def evaluate(self, rows: Mapping[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
         """Return the summed loss of each lane's rows, without dropout."""
         adapters = self.adapters(tuple(rows))
+        decoder = self._decoder
         # Sums, not means: a token weighs one.
-        micros = [
-            MicroBatch(row, adapters.lane_pass(row.bounds))
-            for row in self._rows(list(rows.values()), [1] * len(rows))
+        laid = [
+            lane_row(
+                pieces,
+                [1] * len(rows),
+                decoder.shape,
+                decoder.device,
+                decoder.dtype,
+                pad_to=self._exact_tokens,
+            )
+            for pieces in micro_steps(list(rows.values()), self.max_tokens)
         ]
+        micros = [MicroBatch(row, adapters.lane_pass(row.bounds)) for row in laid]
         totals = self._passes.evaluate(micros, adapters)
         return {
             name: LossSum(total, supervised_tokens(lane_rows))
@@ -211,33 +232,23 @@ class Pack:
         lanes = [(name, lane.step, lane.seed) for name, lane in work.items()]
         return (self.max_tokens, self.adapters(tuple(work)), *lanes)
 
-    def _micros(self, work: Mapping[str, LaneStep]) -> list[MicroBatch]:
+    def _micros(self, work: Mapping[str, LaneStep]) -> list[Any]:
         """Return the micro-batches of a step."""
         adapters = self.adapters(tuple(work))
         seeds = [step_seed(lane.seed, lane.step) for lane in work.values()]
         counted = [supervised_tokens(lane.rows) for lane in work.values()]
+        steps = micro_steps([lane.rows for lane in work.values()], self.max_tokens)
         return [
-            MicroBatch(
-                row,
-                adapters.lane_pass(
-                    row.bounds, first=number == 0, dropout=adapters.dropout(row, seeds)
+            self._passes.ready(
+                LaneWork(
+                    pieces=pieces,
+                    denominators=counted,
+                    seeds=seeds,
+                    first=number == 0,
+                    exact_tokens=self._exact_tokens,
+                    most_tokens=self.max_tokens,
                 ),
+                adapters,
             )
-            for number, row in enumerate(self._rows([lane.rows for lane in work.values()], counted))
-        ]
-
-    def _rows(
-        self, steps: Sequence[Sequence[EncodedRow]], denominators: Sequence[int]
-    ) -> list[LaneRow]:
-        decoder = self._decoder
-        return [
-            lane_row(
-                pieces,
-                denominators,
-                decoder.shape,
-                decoder.device,
-                decoder.dtype,
-                pad_to=self._exact_tokens,
-            )
-            for pieces in micro_steps(steps, self.max_tokens)
+            for number, pieces in enumerate(steps)
         ]

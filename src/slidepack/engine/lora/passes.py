@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
-from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.arena import LoraArena, lane_layer_elements
 from slidepack.engine.lora.driver import LaneDriver
-from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
+from slidepack.engine.lora.graphs import MOST_GRAPH_TOKENS, PassGraphs
+from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import (
     adamw_numbers,
     lane_norms,
@@ -18,10 +19,14 @@ from slidepack.engine.lora.optimizer import (
     squared_norms,
 )
 from slidepack.engine.lora.pool import LanePool
+from slidepack.engine.lora.staging import StagedMicro, stage
 from slidepack.engine.model.layers import Decoder
 from slidepack.kernels import ADAMW_BLOCK, block_squares, lane_adamw, upload
 
 __all__ = ["LaneUpdate", "Passes", "ResidentPasses"]
+
+Ready = TypeVar("Ready")
+"""What passes make of a micro-batch before it is its turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +42,19 @@ class LaneUpdate:
     """Of the gradient, a finite number."""
 
 
-class Passes(Protocol):
+class Passes(Protocol[Ready]):
     """Forward and backward passes of rows, and the updates that follow."""
 
     @property
     def serve(self) -> Serve | None:
         """Brings the lanes to passes that are not these, where they do not stay there."""
+
+    @property
+    def recorded_passes(self) -> int:
+        """How many kinds of passes are replayed as a whole."""
+
+    def expect(self, methods: Sequence[LoraMethod]) -> None:
+        """Make room for lanes that are about to come, where there is any."""
 
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero.
@@ -51,9 +63,15 @@ class Passes(Protocol):
             torch.OutOfMemoryError: there is none; nothing has changed.
         """
 
+    def ready(self, work: LaneWork, adapters: LaneAdapters) -> Ready:
+        """Lay out a micro-batch of a step."""
+
+    def forget(self) -> None:
+        """Let go of whatever says where lanes are: they are about to move."""
+
     def train(
         self,
-        micros: Sequence[MicroBatch],
+        micros: Sequence[Ready],
         lanes: LaneAdapters,
         meanwhile: Callable[[], None],
     ) -> tuple[list[float], list[float]]:
@@ -81,39 +99,72 @@ class Passes(Protocol):
 class ResidentPasses:
     """Base and lanes stay where the passes run."""
 
-    def __init__(self, decoder: Decoder, driver: LaneDriver) -> None:
+    def __init__(self, decoder: Decoder, driver: LaneDriver, *, record: bool = True) -> None:
         """Begin without a lane.
 
         Args:
             decoder: the frozen base.
             driver: walks its layers.
+            record: record passes as CUDA graphs where that is possible.
         """
         self.pool = LanePool(decoder.device, decoder.dtype)
         self._decoder = decoder
         self._driver = driver
+        self._graphs: PassGraphs | None = None
+        if record and decoder.device.type == "cuda" and driver.can_be_recorded:
+            self._graphs = PassGraphs(decoder, driver)
 
     @property
     def serve(self) -> None:
         """Nothing: the lanes stay where passes read them."""
         return None
 
+    def expect(self, methods: Sequence[LoraMethod]) -> None:
+        """Make room for lanes that are about to come, where there is any."""
+        shape = self._decoder.shape
+        elements = sum(lane_layer_elements(shape, method) for method in methods)
+        self.pool.reserve(shape.num_layers * elements)
+
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero."""
         return LoraArena(self._decoder.shape, method, self.pool)
 
+    def ready(self, work: LaneWork, adapters: LaneAdapters) -> MicroBatch | StagedMicro:
+        """Lay out a micro-batch: in host memory where its pass is to be recorded."""
+        tokens = sum(piece.tokens for piece in work.pieces if piece is not None)
+        if self._graphs is None or max(tokens, work.exact_tokens) > MOST_GRAPH_TOKENS:
+            return work.bind(adapters, self._decoder.shape, self._decoder.dtype)
+        return stage(work, adapters, self._decoder.dtype)
+
+    def forget(self) -> None:
+        """Let go of the recorded passes."""
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    @property
+    def recorded_passes(self) -> int:
+        """How many kinds of passes are replayed as a whole."""
+        return 0 if self._graphs is None else self._graphs.recorded
+
     def train(
         self,
-        micros: Sequence[MicroBatch],
+        micros: Sequence[MicroBatch | StagedMicro],
         lanes: LaneAdapters,
         meanwhile: Callable[[], None],
     ) -> tuple[list[float], list[float]]:
         """Run the micro-batches of a step, one after the other."""
         losses = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
         for micro in micros:
-            losses += self._driver.train(micro.row, micro.lanes)
+            losses += self._train(micro)
         squares = self._squares(lanes.arenas)
         meanwhile()
         return losses.tolist(), lane_norms(squares)
+
+    def _train(self, micro: MicroBatch | StagedMicro) -> Tensor:
+        if isinstance(micro, MicroBatch):
+            return self._driver.train(micro.row, micro.lanes)
+        assert self._graphs is not None
+        return self._graphs.train(micro)
 
     def _squares(self, arenas: Sequence[LoraArena]) -> Tensor:
         """Return the squared norm of each layer of each lane's gradient, [N, L] fp64."""

@@ -51,6 +51,17 @@ class LanePool:
         """Memory that the pool holds."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
+    def reserve(self, size: int) -> None:
+        """Make room behind the ranges that are taken, where there is any to be had.
+
+        Ranges that are then taken one by one do not move what is here each time. It is room that
+        nobody owns: the next range that is given back may let go of it.
+        """
+        end = self._end()
+        if end + size > self.grads.numel():
+            with contextlib.suppress(torch.OutOfMemoryError, OSError):
+                self._resize(end + size)
+
     def take(self, size: int) -> int:
         """Return the start of a range of zeros; the pool grows where no gap is large enough.
 
@@ -70,7 +81,7 @@ class LanePool:
     def give_back(self, start: int) -> None:
         """Free a range; the pool shrinks where it was the last one, and there is room to."""
         del self._taken[start]
-        end = max((at + size for at, size in self._taken.items()), default=0)
+        end = self._end()
         if end < self.grads.numel():
             # Leaving never fails: what is too large is used again, or given back later.
             with contextlib.suppress(torch.OutOfMemoryError):
@@ -82,6 +93,9 @@ class LanePool:
         return AdamWState(
             parts["weights"], parts.get("remainder"), parts["exp_avg"], parts["exp_avg_sq"]
         )
+
+    def _end(self) -> int:
+        return max((at + size for at, size in self._taken.items()), default=0)
 
     def _gap(self, size: int) -> int:
         taken = sorted(self._taken.items())

@@ -6,18 +6,27 @@ the lane, and the weight of a token is that of its lane's own step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
+from slidepack.engine.model.batch import PackedBatch, RowTensors, micro_batches, row_tensors
+from slidepack.engine.model.rope import RopeFrequencies
 from slidepack.engine.shape import ModelShape
 from slidepack.kernels import upload
 
-__all__ = ["LaneRow", "Piece", "lane_row", "micro_steps", "supervised_tokens"]
+__all__ = [
+    "LaneRow",
+    "LaneTensors",
+    "Piece",
+    "lane_row",
+    "lane_tensors",
+    "micro_steps",
+    "supervised_tokens",
+]
 
 _PADDING_ROW: Final = 128
 """Tokens of a sequence of padding: short, as attention's work grows with the square."""
@@ -52,6 +61,55 @@ class LaneRow:
     """[T] int32: position within the sample."""
     weights: Tensor
     """[S]: share of a supervised token in its lane's loss; 0 for padding."""
+    landing: Tensor | None
+    """[S] int64: the token that a label's gradient belongs to, T for padding; None where there is
+    no padding among the labels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneTensors:
+    """What a `LaneRow` is made from; in host memory at first."""
+
+    row: RowTensors
+    bounds: tuple[int, ...]
+    label_counts: Tensor
+    samples: Tensor
+    positions: Tensor
+    weights: Tensor
+    landing: Tensor | None = None
+
+    def bind(
+        self,
+        shape: ModelShape,
+        device: torch.device,
+        dtype: torch.dtype,
+        frequencies: RopeFrequencies | None = None,
+    ) -> LaneRow:
+        """Return the row on a device; see `rope_tables`."""
+        return LaneRow(
+            batch=self.row.bind(shape, device, dtype, frequencies),
+            bounds=self.bounds,
+            label_counts=upload(self.label_counts, device),
+            samples=upload(self.samples, device),
+            positions=upload(self.positions, device),
+            weights=upload(self.weights, device),
+            landing=None if self.landing is None else upload(self.landing, device),
+        )
+
+    def with_labels(self, labels: int) -> Self:
+        """Return the row with that many labels; those added weigh nothing, and land nowhere."""
+        row, tokens = self.row, self.row.ids.numel()
+        added = (0, labels - row.labels.numel())
+        return replace(
+            self,
+            row=replace(
+                row,
+                predicting=pad(row.predicting, added, value=tokens - 1),
+                labels=pad(row.labels, added, value=0),
+            ),
+            weights=pad(self.weights, added),
+            landing=pad(row.predicting, added, value=tokens),
+        )
 
 
 def supervised_tokens(rows: Sequence[EncodedRow]) -> int:
@@ -110,19 +168,30 @@ def lane_row(
     *,
     pad_to: int = 0,
 ) -> LaneRow:
-    """Lay the lanes' pieces side by side.
+    """Lay the lanes' pieces side by side; see `lane_tensors`."""
+    return lane_tensors(pieces, denominators, dtype, pad_to=pad_to).bind(shape, device, dtype)
+
+
+def lane_tensors(
+    pieces: Sequence[Piece | None],
+    denominators: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    pad_to: int = 0,
+    pad_labels: int | None = None,
+) -> LaneTensors:
+    """Lay the lanes' pieces side by side, in host memory.
 
     Args:
         pieces: of each lane; None for a lane without tokens here.
         denominators: supervised tokens of each lane's whole step.
-        shape: the base model's sizes.
-        device: where it is wanted.
         dtype: of the activations.
-        pad_to: tokens, and supervised tokens, that the row is filled up to with sequences that no
-            lane owns and no loss counts, so that every product has the same shape; 0 for none.
+        pad_to: tokens that the row is filled up to with sequences that no lane owns and no loss
+            counts, so that every product has the same shape; 0 for none.
+        pad_labels: supervised tokens that it is filled up to; None for `pad_to`.
 
     Raises:
-        ValueError: no lane has a token, or the row is not shorter than `pad_to`.
+        ValueError: no lane has a token, or the row is longer than `pad_to`.
     """
     rows: list[EncodedRow] = []
     numbers: list[int] = []
@@ -140,45 +209,28 @@ def lane_row(
         padding = _padding(pad_to - bounds[-1])
         rows.extend(padding)
         numbers.extend([0] * len(padding))
-    batch = pack_rows(rows, shape, device, dtype)
-    missing = 0
-    if pad_to:
-        missing = pad_to - label_bounds[-1]
-        batch = _with_labels(batch, pad_to)
+    row = row_tensors(rows)
     lengths = torch.tensor([len(row.ids) for row in rows])
-    starts = torch.tensor(batch.segments.bounds[:-1])
-    positions = torch.arange(batch.num_tokens) - torch.repeat_interleave(starts, lengths)
     counts = torch.tensor(label_bounds).diff()
     wide = torch.promote_types(dtype, torch.float32)
-    weights = torch.repeat_interleave(torch.tensor(shares, dtype=wide), counts)
-    samples = torch.repeat_interleave(torch.tensor(numbers, dtype=torch.int32), lengths)
-    return LaneRow(
-        batch=batch,
-        bounds=(*bounds, batch.num_tokens),
-        label_counts=upload(counts, device),
-        samples=upload(samples, device),
-        positions=upload(positions.to(torch.int32), device),
-        weights=upload(pad(weights, (0, missing)), device),
+    laid = LaneTensors(
+        row=row,
+        bounds=(*bounds, row.bounds[-1]),
+        label_counts=counts,
+        samples=torch.repeat_interleave(torch.tensor(numbers, dtype=torch.int32), lengths),
+        positions=row.positions.to(torch.int32),
+        weights=torch.repeat_interleave(torch.tensor(shares, dtype=wide), counts),
     )
+    return laid.with_labels(pad_to if pad_labels is None else pad_labels) if pad_to else laid
 
 
 def _padding(tokens: int) -> list[EncodedRow]:
     """Return sequences of that many tokens.
 
     Raises:
-        ValueError: there is none: a padded label needs a padded token.
+        ValueError: fewer than none.
     """
-    if tokens < 1:
-        raise ValueError(f"the row is {1 - tokens} tokens longer than it may be")
+    if tokens < 0:
+        raise ValueError(f"the row is {-tokens} tokens longer than it may be")
     lengths = [min(_PADDING_ROW, tokens - start) for start in range(0, tokens, _PADDING_ROW)]
     return [EncodedRow(0, (0,) * length, (False,) * length) for length in lengths]
-
-
-def _with_labels(batch: PackedBatch, labels: int) -> PackedBatch:
-    """Return the batch with that many labels: those added are the last token's, a padding."""
-    missing = labels - batch.labels.numel()
-    return replace(
-        batch,
-        predicting=pad(batch.predicting, (0, missing), value=batch.num_tokens - 1),
-        labels=pad(batch.labels, (0, missing), value=0),
-    )

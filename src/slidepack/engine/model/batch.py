@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.model.rope import RopeTables, rope_tables
+from slidepack.engine.model.rope import RopeFrequencies, RopeTables, rope_tables
 from slidepack.engine.shape import ModelShape
 from slidepack.kernels import Segments, upload
 
@@ -32,10 +32,43 @@ class PackedBatch:
         return self.segments.bounds[-1]
 
 
-def pack_rows(
-    rows: Sequence[EncodedRow], shape: ModelShape, device: torch.device, dtype: torch.dtype
-) -> PackedBatch:
-    """Lay rows end to end.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowTensors:
+    """What a packed row is made from; in host memory at first."""
+
+    bounds: tuple[int, ...]
+    """Offsets of the sequences, one more than there are."""
+    cu_seqlens: Tensor
+    """The same, int32."""
+    ids: Tensor
+    """[T] int64."""
+    positions: Tensor
+    """[T] int64: within each sequence."""
+    predicting: Tensor
+    """[S] int64; see `PackedBatch`."""
+    labels: Tensor
+    """[S] int64."""
+
+    def bind(
+        self,
+        shape: ModelShape,
+        device: torch.device,
+        dtype: torch.dtype,
+        frequencies: RopeFrequencies | None = None,
+    ) -> PackedBatch:
+        """Return the row on a device; see `rope_tables`."""
+        positions = upload(self.positions, device)
+        return PackedBatch(
+            ids=upload(self.ids, device),
+            rope=rope_tables(shape, positions, dtype, frequencies),
+            segments=Segments(bounds=self.bounds, cu_seqlens=upload(self.cu_seqlens, device)),
+            predicting=upload(self.predicting, device),
+            labels=upload(self.labels, device),
+        )
+
+
+def row_tensors(rows: Sequence[EncodedRow]) -> RowTensors:
+    """Lay rows end to end, in host memory.
 
     Raises:
         ValueError: no rows.
@@ -50,17 +83,25 @@ def pack_rows(
     # Nothing predicts the first token of a row.
     counted[starts] = False
     labelled = torch.nonzero(counted)[:, 0]
-    positions = torch.arange(bounds[-1]) - torch.repeat_interleave(starts, lengths)
-    return PackedBatch(
-        ids=upload(ids, device),
-        rope=rope_tables(shape, upload(positions, device), dtype),
-        segments=Segments(
-            bounds=bounds,
-            cu_seqlens=upload(torch.tensor(bounds, dtype=torch.int32), device),
-        ),
-        predicting=upload(labelled - 1, device),
-        labels=upload(ids[labelled], device),
+    return RowTensors(
+        bounds=bounds,
+        cu_seqlens=torch.tensor(bounds, dtype=torch.int32),
+        ids=ids,
+        positions=torch.arange(bounds[-1]) - torch.repeat_interleave(starts, lengths),
+        predicting=labelled - 1,
+        labels=ids[labelled],
     )
+
+
+def pack_rows(
+    rows: Sequence[EncodedRow], shape: ModelShape, device: torch.device, dtype: torch.dtype
+) -> PackedBatch:
+    """Lay rows end to end.
+
+    Raises:
+        ValueError: no rows.
+    """
+    return row_tensors(rows).bind(shape, device, dtype)
 
 
 def micro_batches(rows: Sequence[EncodedRow], max_tokens: int) -> list[list[EncodedRow]]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,19 +27,47 @@ class RopeTables:
         return self.full if window is None or self.sliding is None else self.sliding
 
 
-def rope_tables(shape: ModelShape, positions: Tensor, dtype: torch.dtype) -> RopeTables:
+@dataclass(frozen=True, slots=True)
+class RopeFrequencies:
+    """Radians a position, fp32 [head size / 2], of a model."""
+
+    full: Tensor
+    sliding: Tensor | None
+
+    @classmethod
+    def of(cls, shape: ModelShape, device: torch.device) -> Self:
+        """Return a model's frequencies on a device."""
+        sliding = None
+        if shape.sliding_rope is not None:
+            sliding = upload(_inverse_frequencies(shape.sliding_rope, shape.head_dim), device)
+        return cls(upload(_inverse_frequencies(shape.rope, shape.head_dim), device), sliding)
+
+
+def rope_tables(
+    shape: ModelShape,
+    positions: Tensor,
+    dtype: torch.dtype,
+    frequencies: RopeFrequencies | None = None,
+) -> RopeTables:
     """Return the tables for positions [T] (int64).
 
     Angles are computed in fp32, as checkpoints were trained, then rounded to `dtype`.
+
+    Args:
+        shape: of the model.
+        positions: within each token's sequence.
+        dtype: of the tables.
+        frequencies: of the model, where they are on the device already.
     """
+    if frequencies is None:
+        frequencies = RopeFrequencies.of(shape, positions.device)
     sliding = None
-    if shape.sliding_rope is not None:
-        sliding = _table(shape.sliding_rope, shape.head_dim, positions, dtype)
-    return RopeTables(_table(shape.rope, shape.head_dim, positions, dtype), sliding)
+    if frequencies.sliding is not None:
+        sliding = _table(frequencies.sliding, positions, dtype)
+    return RopeTables(_table(frequencies.full, positions, dtype), sliding)
 
 
-def _table(rope: RopeShape, head_dim: int, positions: Tensor, dtype: torch.dtype) -> RopeTable:
-    frequencies = upload(_inverse_frequencies(rope, head_dim), positions.device)
+def _table(frequencies: Tensor, positions: Tensor, dtype: torch.dtype) -> RopeTable:
     angles = positions[:, None].to(torch.float32) * frequencies[None, :]
     both_halves = torch.cat((angles, angles), dim=-1)
     return both_halves.cos().to(dtype), both_halves.sin().to(dtype)

@@ -1,15 +1,15 @@
 """Full fine-tuning with a window of layers on the card.
 
 Each step walks the layers: forward for every micro-batch of layer i, then layer i + 1; backward the
-same way down, one layer at a time by `torch.autograd`, recomputing it from its kept input. Weights
+same way down, one layer at a time by `torch.autograd`, recomputing it from its kept input. Each
+layer's micro-batches pass in the opposite order of the layer's before (see `walk`). Weights
 slide through a ring of slots, rows between the layers stay on the card or in host memory, and each
 layer's gradient goes to the optimizer while the layers below are still at work.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,19 +22,17 @@ from slidepack.engine.model.loss import LossSum
 from slidepack.engine.model.packed_layer import packed_layer
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.ends import TrainedEnds
+from slidepack.engine.sliding.leaves import layer_leaves
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
-from slidepack.engine.sliding.rows import Rows
+from slidepack.engine.sliding.rows import GRADIENT, Rows
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import StepSettings, Updates
-from slidepack.engine.sliding.walk import rows_ahead
+from slidepack.engine.sliding.walk import fetch_down, fetch_up, snake, turns
 from slidepack.engine.sliding.weight_ring import Weights
-from slidepack.kernels import linear_cross_entropy, squared_norm
+from slidepack.kernels import Readback, linear_cross_entropy, squared_norm
 
 __all__ = ["FullDriver", "StepResult", "Window"]
-
-_GRADIENT: Final = -1
-"""Level of the gradient in `Rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,7 @@ class FullDriver:
         self.window = window
         self._choices = choices
         self._rows = rows
+        self._readback = Readback()
         self._check_stop = check_stop
 
     def train_step(
@@ -126,10 +125,11 @@ class FullDriver:
             squares[layer] = self._backward(layer, batches, rows, settings)
         self._embedding_grad(batches, rows)
         squares.append(window.ends.submit_embedding(settings))
-        norm = math.sqrt(float(torch.stack(squares).sum()))
+        mean, square = self._readback.read(torch.stack([loss, torch.stack(squares).sum()]))
+        norm = math.sqrt(square)
         applied = self._start_waiting(norm, clip_norm)
         window.updates.check()
-        return StepResult(LossSum(float(loss) * supervised, supervised), norm, applied)
+        return StepResult(LossSum(mean * supervised, supervised), norm, applied)
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[PackedBatch]) -> LossSum:
@@ -150,26 +150,27 @@ class FullDriver:
                 hidden_grad=False,
                 none_ignored=True,
             )
-            total += float(head.losses.sum(dtype=torch.float64))
+            total += self._readback.read(head.losses.sum(dtype=torch.float64)[None])[0]
             tokens += batch.labels.numel()
         return LossSum(total, tokens)
 
     @torch.no_grad()
     def _forward(self, batches: Sequence[PackedBatch], rows: Rows, *, keep: bool = True) -> None:
         window, shape = self.window, self._shape
-        for micro, batch in enumerate(batches):
-            rows.put((0, micro), embed(window.ends.embedding, batch.ids, shape))
+        count = len(batches)
+        for micro in snake(-1, count):
+            rows.put((0, micro), embed(window.ends.embedding, batches[micro].ids, shape))
         for layer in range(shape.num_layers):
             flat = window.weights.acquire(layer)
             for ahead in range(1, window.prefetch + 1):
                 if layer + ahead < shape.num_layers:
                     window.weights.prefetch(layer + ahead)
             weights = layer_over(flat, shape)
-            for micro, batch in enumerate(batches):
+            for turn in turns(snake(layer, count), snake(layer + 1, count)):
+                micro = turn.micro
                 x = rows.get((layer, micro))
-                for step, ahead in rows_ahead(micro, len(batches)):
-                    rows.prefetch((layer + step, ahead))
-                y = self._layer(layer, x, weights, batch)
+                fetch_up(rows, layer, turn.ahead)
+                y = self._layer(layer, x, weights, batches[micro])
                 if keep:
                     rows.rest((layer, micro))
                 else:
@@ -185,15 +186,14 @@ class FullDriver:
     def _head(self, batches: Sequence[PackedBatch], rows: Rows) -> tuple[Tensor, int]:
         """Return the step's mean loss; put the last layer's gradient in the rows."""
         window, shape = self.window, self._shape
-        ends = window.ends
+        ends, top, count = window.ends, shape.num_layers, len(batches)
         supervised = sum(batch.labels.numel() for batch in batches)
         ends.begin_grads()
         losses = []
-        for micro, batch in enumerate(batches):
-            x = rows.get((shape.num_layers, micro))
-            for step, ahead in rows_ahead(micro, len(batches)):
-                if step == 0:
-                    rows.prefetch((shape.num_layers, ahead))
+        for turn in turns(snake(top, count), snake(top - 1, count)):
+            micro, batch = turn.micro, batches[turn.micro]
+            x = rows.get((top, micro))
+            fetch_down(rows, top, turn.ahead, is_head=True)
             leaf = x[batch.predicting].requires_grad_()
             norm = ends.final_norm.detach().requires_grad_()
             with torch.enable_grad():
@@ -217,8 +217,8 @@ class FullDriver:
             assert norm.grad is not None
             ends.add_norm_grad(norm.grad)
             grad = torch.zeros_like(x).index_copy_(0, batch.predicting, leaf.grad)
-            rows.drop((shape.num_layers, micro))
-            rows.put((_GRADIENT, micro), grad)
+            rows.drop((top, micro))
+            rows.put((GRADIENT, micro), grad)
         return torch.stack(losses).sum(), supervised
 
     def _backward(
@@ -232,23 +232,21 @@ class FullDriver:
                 window.weights.prefetch(layer - ahead)
         grad, give_back = window.grads.acquire(window.streams.compute)
         grad.zero_()
-        weights = _leaves(flat, grad, shape)
-        adding = window.wide_grad is not None and len(batches) > 1
-        for micro, batch in enumerate(batches):
+        weights, count = layer_leaves(flat, grad, shape), len(batches)
+        adding = window.wide_grad is not None and count > 1
+        for turn in turns(snake(layer, count), snake(layer - 1, count)):
+            micro = turn.micro
             x = rows.get((layer, micro)).detach().requires_grad_()
-            dy = rows.get((_GRADIENT, micro))
-            for step, ahead in rows_ahead(micro, len(batches)):
-                if layer - step >= 0:
-                    rows.prefetch((layer - step, ahead))
-                    rows.prefetch((_GRADIENT, ahead))
-            y = self._layer(layer, x, weights, batch)
+            dy = rows.get((GRADIENT, micro))
+            fetch_down(rows, layer, turn.ahead)
+            y = self._layer(layer, x, weights, batches[micro])
             torch.autograd.backward(y, dy)
             assert x.grad is not None
-            rows.drop((_GRADIENT, micro))
+            rows.drop((GRADIENT, micro))
             rows.drop((layer, micro))
-            rows.put((_GRADIENT, micro), x.grad)
+            rows.put((GRADIENT, micro), x.grad)
             if adding:
-                self._add_up(grad, first=micro == 0, last=micro == len(batches) - 1)
+                self._add_up(grad, first=turn.first, last=turn.last)
         square = squared_norm(grad).double()
         window.weights.release(layer)
         window.optimizer.submit(
@@ -273,9 +271,11 @@ class FullDriver:
     def _embedding_grad(self, batches: Sequence[PackedBatch], rows: Rows) -> None:
         ends = self.window.ends
         scale = embedding_scale(self._shape, ends.embedding.dtype)
-        for micro, batch in enumerate(batches):
-            ends.add_embedding_grad(batch.ids, rows.get((_GRADIENT, micro)), scale)
-            rows.drop((_GRADIENT, micro))
+        for turn in turns(snake(-1, len(batches))):
+            grad = rows.get((GRADIENT, turn.micro))
+            fetch_down(rows, -1, turn.ahead)
+            ends.add_embedding_grad(batches[turn.micro].ids, grad, scale)
+            rows.drop((GRADIENT, turn.micro))
 
     def _start_waiting(self, norm: float, clip_norm: float) -> bool:
         """Start the updates that waited for the norm; return whether there are any."""
@@ -287,16 +287,3 @@ class FullDriver:
         # torch.nn.utils.clip_grad_norm_ adds 1e-6 too; parity with it is a test.
         self.window.optimizer.release(torch.tensor(min(1.0, clip_norm / (norm + 1e-6))))
         return True
-
-
-def _leaves(flat: Tensor, grad: Tensor, shape: ModelShape) -> LayerWeights:
-    """Return a layer's weights as leaves whose gradients are added to `grad` in place."""
-    weights, grads = layer_over(flat, shape), layer_over(grad, shape)
-    leaves: dict[str, Any] = {}
-    for field in fields(weights):
-        value = getattr(weights, field.name)
-        if field.name != "flat" and isinstance(value, Tensor):
-            leaf = value.detach().requires_grad_()
-            leaf.grad = getattr(grads, field.name)
-            leaves[field.name] = leaf
-    return replace(weights, **leaves)

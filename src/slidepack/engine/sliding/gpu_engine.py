@@ -21,8 +21,10 @@ CHUNK_ELEMENTS: Final = 8 << 20
 milliseconds of the link, next to which the launches are free."""
 STAGES: Final = 4
 """Chunks on their way: one in, one worked on, one out, one to spare."""
-_MOST_FETCHING: Final = 2
-"""Chunks that are launched and not yet on the card, so that its copy engine never waits for us."""
+_MOST_FETCHING: Final = 1
+"""Chunks that are launched and not yet on the card: two starve the walk's rows. On an H200, with
+llama-3b, one reaches 94.9% of a step without optimizer at 64k tokens, two reach 92.8%; at 8k tokens
+they are equal."""
 
 
 def stage_bytes(state: TrainState) -> int:
@@ -133,7 +135,7 @@ class GpuEngine:
             self._updates.fail(error)
 
     def _pace(self) -> None:
-        """Wait until the card fetches no more than one chunk.
+        """Wait until the card fetches fewer chunks than it may.
 
         A copy engine goes on with a stream as long as that has copies to do, whatever waits in
         streams of a higher priority; and what has been launched cannot be overtaken by a more

@@ -1,22 +1,23 @@
 """Packed LoRA over a base that does not fit the card: layers slide through it, and so do the lanes.
 
 A step walks the layers as full fine-tuning does: every micro-batch of layer i, then layer i + 1,
-and the same way down. The base and the lanes' weights of a layer come to the card in slots; the
+and the same way down. On the way down the micro-batches pass in their own order, as a lane's
+gradient must be the sum that a resident walk makes; on the way up nothing is added, and the order
+alternates (see `walk`). The base and the lanes' weights of a layer come to the card in slots; the
 lanes' gradient of a layer goes to host memory, where its state is. The updates wait for each lane's
 norm, and run on the CPU beside the next step's forward pass.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod
-from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.arena import LoraArena, lane_layer_elements
 from slidepack.engine.lora.head import lane_losses, train_head
-from slidepack.engine.lora.lanes import LaneAdapters, MicroBatch, Serve
+from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import lane_norms, squared_norms
 from slidepack.engine.lora.passes import LaneUpdate
 from slidepack.engine.model.ends import embed
@@ -25,16 +26,13 @@ from slidepack.engine.model.layers import Decoder, layer_over
 from slidepack.engine.model.packed_layer import packed_layer
 from slidepack.engine.sliding.lane_engine import LaneEngine
 from slidepack.engine.sliding.lane_slots import LaneSlots
-from slidepack.engine.sliding.rows import Rows
+from slidepack.engine.sliding.rows import GRADIENT, Rows
 from slidepack.engine.sliding.streams import Streams
-from slidepack.engine.sliding.walk import rows_ahead
+from slidepack.engine.sliding.walk import fetch_down, fetch_up, snake, turns
 from slidepack.engine.sliding.weight_ring import WeightRing
-from slidepack.kernels import LoraWeights
+from slidepack.kernels import LoraWeights, Readback
 
 __all__ = ["SlidingPasses"]
-
-_GRADIENT: Final = -1
-"""Level of the gradient in `Rows`."""
 
 
 class SlidingPasses:
@@ -77,12 +75,33 @@ class SlidingPasses:
         self._streams = streams
         self._prefetch = prefetch
         self._max_tokens = max_tokens
+        self._readback = Readback()
         self._check_stop = check_stop
 
     @property
     def serve(self) -> Serve:
         """Brings the lanes to the card for passes that are not these."""
         return self._slots.serve
+
+    def ready(self, work: LaneWork, adapters: LaneAdapters) -> MicroBatch:
+        """Lay out a micro-batch of a step."""
+        return work.bind(adapters, self._decoder.shape, self._decoder.dtype)
+
+    def forget(self) -> None:
+        """Do nothing: a pass asks anew where the lanes are."""
+
+    @property
+    def recorded_passes(self) -> int:
+        """None: layers and lanes are elsewhere in every pass."""
+        return 0
+
+    def expect(self, methods: Sequence[LoraMethod]) -> None:
+        """Make room for lanes that are about to come, where there is any."""
+        self._engine.settle()
+        shape = self._decoder.shape
+        elements = sum(lane_layer_elements(shape, method) for method in methods)
+        for pool in self._slots.pools:
+            pool.reserve(elements)
 
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero."""
@@ -102,7 +121,9 @@ class SlidingPasses:
             layers = range(self._decoder.shape.num_layers)
             squares = [self._backward(layer, micros, keeper) for layer in reversed(layers)]
         meanwhile()
-        return losses.tolist(), lane_norms(torch.stack(squares, dim=1))
+        read = self._readback.read(torch.cat([losses, torch.stack(squares, dim=1).flatten()]))
+        squares_NL = torch.tensor(read[len(lanes) :], dtype=torch.float64)
+        return read[: len(lanes)], lane_norms(squares_NL.view(len(lanes), len(layers)))
 
     def update(self, updates: Sequence[LaneUpdate]) -> None:
         """Start the optimizer steps: the next pass waits for each layer's."""
@@ -115,16 +136,19 @@ class SlidingPasses:
         for some in self._fitting(micros):
             with self._walk(some, lanes) as keeper:
                 self._evaluate(some, keeper, total)
-        losses: list[float] = total.tolist()
-        return losses
+        return self._readback.read(total)
 
     def _evaluate(self, micros: Sequence[MicroBatch], keeper: Rows, total: Tensor) -> None:
         """Add the lanes' losses to `total`, one micro-batch after the other."""
         self._forward(micros, keeper, keep=False)
         last = self._decoder.shape.num_layers
-        for number, micro in enumerate(micros):
-            total += lane_losses(keeper.get((last, number)), micro.row, self._decoder)
-            keeper.drop((last, number))
+        losses = {}
+        for turn in turns(self._upward(last, len(micros))):
+            x = keeper.get((last, turn.micro))
+            fetch_up(keeper, last, turn.ahead)
+            losses[turn.micro] = lane_losses(x, micros[turn.micro].row, self._decoder)
+            keeper.drop((last, turn.micro))
+        _add_in_order(total, losses)
 
     def _fitting(self, micros: Sequence[MicroBatch]) -> Iterator[list[MicroBatch]]:
         """Yield micro-batches in groups that the keeper of rows has room for."""
@@ -151,20 +175,29 @@ class SlidingPasses:
             self._slots.abandon()
             raise
 
+    def _upward(self, level: int, count: int) -> range:
+        """Return the order of the micro-batches on the way up.
+
+        The head begins with the last one: the backward pass begins with the first one, and finds
+        its gradient as it was put.
+        """
+        return snake(level - self._decoder.shape.num_layers, count)
+
     @torch.no_grad()
     def _forward(self, micros: Sequence[MicroBatch], keeper: Rows, *, keep: bool = True) -> None:
         shape = self._decoder.shape
-        for number, micro in enumerate(micros):
-            x = embed(self._decoder.embedding, micro.row.batch.ids, shape)
+        count = len(micros)
+        for number in self._upward(-1, count):
+            x = embed(self._decoder.embedding, micros[number].row.batch.ids, shape)
             keeper.put((0, number), x)
         for layer in range(shape.num_layers):
             flat, weights = self._acquire(layer, step=1)
-            for number, micro in enumerate(micros):
+            for turn in turns(self._upward(layer, count), self._upward(layer + 1, count)):
                 self._check_stop()
+                number = turn.micro
                 x = keeper.get((layer, number))
-                for further, ahead in rows_ahead(number, len(micros)):
-                    keeper.prefetch((layer + further, ahead))
-                y = self._layer(layer, x, flat, micro, weights)
+                fetch_up(keeper, layer, turn.ahead)
+                y = self._layer(layer, x, flat, micros[number], weights)
                 if keep:
                     keeper.rest((layer, number))
                 else:
@@ -209,37 +242,42 @@ class SlidingPasses:
         last = self._decoder.shape.num_layers
         lanes = micros[0].row.label_counts.numel()
         total = torch.zeros(lanes, dtype=torch.float64, device=self._decoder.device)
-        for number, micro in enumerate(micros):
+        losses = {}
+        for turn in turns(self._upward(last, len(micros)), range(len(micros))):
+            number = turn.micro
             x = keeper.get((last, number))
-            for further, ahead in rows_ahead(number, len(micros)):
-                if further == 0:
-                    keeper.prefetch((last, ahead))
-            losses, grad = train_head(x, micro.row, self._decoder)
-            total += losses
+            fetch_down(keeper, last, turn.ahead, is_head=True)
+            losses[number], grad = train_head(x, micros[number].row, self._decoder)
             keeper.drop((last, number))
-            keeper.put((_GRADIENT, number), grad)
+            keeper.put((GRADIENT, number), grad)
+        _add_in_order(total, losses)
         return total
 
     def _backward(self, layer: int, micros: Sequence[MicroBatch], keeper: Rows) -> Tensor:
         """Differentiate one layer; return the squared norm of each lane's part of the gradient."""
         flat, _ = self._acquire(layer, step=-1)
         with self._slots.gradient(layer) as (weights, grads):
-            for number, micro in enumerate(micros):
+            order = range(len(micros))
+            for turn in turns(order, order if layer else ()):
                 self._check_stop()
+                number = turn.micro
                 # The embedding below layer 0 is frozen, so nothing asks for that gradient.
                 x = keeper.get((layer, number)).detach().requires_grad_(layer > 0)
-                dy = keeper.get((_GRADIENT, number))
-                for further, ahead in rows_ahead(number, len(micros)):
-                    if layer - further >= 0:
-                        keeper.prefetch((layer - further, ahead))
-                        keeper.prefetch((_GRADIENT, ahead))
-                y = self._layer(layer, x, flat, micro, weights)
+                dy = keeper.get((GRADIENT, number))
+                fetch_down(keeper, layer, turn.ahead)
+                y = self._layer(layer, x, flat, micros[number], weights)
                 torch.autograd.backward(y, dy)
-                keeper.drop((_GRADIENT, number))
+                keeper.drop((GRADIENT, number))
                 keeper.drop((layer, number))
                 if layer:
                     assert x.grad is not None
-                    keeper.put((_GRADIENT, number), x.grad)
+                    keeper.put((GRADIENT, number), x.grad)
             squares = torch.cat([squared_norms(part[None]) for part in self._slots.parts(grads)])
         self._release(layer)
         return squares
+
+
+def _add_in_order(total: Tensor, losses: Mapping[int, Tensor]) -> None:
+    """Add micro-batches' losses in the order of the resident walk, whenever they were made."""
+    for number in sorted(losses):
+        total += losses[number]

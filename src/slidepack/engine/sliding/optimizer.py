@@ -9,6 +9,7 @@ bytes a parameter.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -19,9 +20,12 @@ from slidepack.engine.sliding.sharing import EngineName, Sharing
 from slidepack.engine.sliding.slot_pool import SlotPool
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.updates import Job, StepSettings, Updates
+from slidepack.kernels import ADAMW_BLOCK
 
 __all__ = ["AsyncOptimizer", "SharedUnit"]
 
+_CPU_PIECES: Final = 4
+"""Of the gradient that the CPU gets last: its copy and its update would follow each other."""
 Consumed = Callable[[torch.cuda.Event | None], None]
 
 
@@ -34,6 +38,12 @@ class SharedUnit:
     """The CPU updates the elements before this one, a multiple of a block of 8-bit moments."""
     room: Tensor
     """Host memory for their gradient."""
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The CPU's elements in pieces: it begins with one while the next is on its way."""
+        step = -(-self.cut // _CPU_PIECES // ADAMW_BLOCK) * ADAMW_BLOCK
+        return [(start, min(start + step, self.cut)) for start in range(0, self.cut, step)]
 
 
 class AsyncOptimizer:
@@ -99,7 +109,7 @@ class AsyncOptimizer:
             consumed(landed)
             return
         job = Job(priority, unit, grad, landed, settings, consumed, resident)
-        self._updates.begin(unit, 2 if self._is_shared(unit) else 1)
+        self._updates.begin(unit, self._piece_count(unit))
         if self._waiting is not None:
             self._held.append(self._landing(job, self._waiting[unit], _nothing))
             return
@@ -107,7 +117,8 @@ class AsyncOptimizer:
             if engine == "gpu":
                 self._engines["gpu"].put(piece)
             elif self._shared is not None and self._is_shared(unit):
-                self._engines["cpu"].put(self._landing(piece, self._shared.room, _nothing))
+                room = self._shared.room[piece.start :]
+                self._engines["cpu"].put(self._landing(piece, room, _nothing))
             else:
                 assert self._host_slots is not None
                 room, give_back = self._host_slots.acquire(self._streams.d2h)
@@ -115,6 +126,10 @@ class AsyncOptimizer:
 
     def _is_shared(self, unit: int) -> bool:
         return self._shared is not None and unit == self._shared.unit
+
+    def _piece_count(self, unit: int) -> int:
+        shared = self._shared
+        return len(shared.spans) + 1 if shared is not None and self._is_shared(unit) else 1
 
     def on_host(self, unit: int) -> slice:
         """Return the elements of a unit that the CPU updated last: the card has old ones."""
@@ -130,11 +145,10 @@ class AsyncOptimizer:
         self._sharing.book("cpu", cut)
         self._sharing.book("gpu", end - cut)
         self._on_host[job.unit] = slice(0, cut)
-        head, tail = _part(job.resident, 0, cut), _part(job.resident, cut, end)
-        return [
-            (replace(job, grad=job.grad[:cut], resident=head), "cpu"),
-            (replace(job, grad=job.grad[cut:], resident=tail, start=cut), "gpu"),
+        pieces: list[tuple[Job, EngineName]] = [
+            (_piece(job, start, stop), "cpu") for start, stop in shared.spans
         ]
+        return [*pieces, (_piece(job, cut, end), "gpu")]
 
     @property
     def waits(self) -> bool:
@@ -194,8 +208,9 @@ def clipped(settings: StepSettings, clip: Tensor) -> StepSettings:
     return replace(settings, scalars_host=host, scalars_device=device)
 
 
-def _part(resident: Tensor | None, start: int, stop: int) -> Tensor | None:
-    return None if resident is None else resident[start:stop]
+def _piece(job: Job, start: int, stop: int) -> Job:
+    resident = None if job.resident is None else job.resident[start:stop]
+    return replace(job, grad=job.grad[start:stop], resident=resident, start=start)
 
 
 def _nothing(_: torch.cuda.Event | None) -> None:

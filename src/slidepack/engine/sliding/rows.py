@@ -6,7 +6,7 @@ In host memory the card holds a few micro-batches at a time, whatever the batch.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -14,11 +14,18 @@ from torch import Tensor
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.streams import Streams
 
-__all__ = ["DeviceRows", "HostRows", "Rows"]
+__all__ = ["GRADIENT", "DeviceRows", "HostRows", "Rows"]
+
+GRADIENT: Final = -1
+"""Level of the gradient."""
 
 Key = tuple[int, int]
 """(level, micro-batch): level i is the input of layer i, level L the last layer's output, and
-level -1 the gradient, which takes the place of that output."""
+`GRADIENT` is the gradient, which takes the place of that output."""
+
+_PUTS_TO_SETTLE: Final = 3
+"""Passes that a copy to the host may take. To wait for a younger one would keep the walk from
+running ahead of the card."""
 
 
 class Rows(Protocol):
@@ -66,7 +73,7 @@ class DeviceRows:
         del self._rows[key]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Buffer:
     rows: Tensor
     key: Key | None = None
@@ -75,10 +82,20 @@ class _Buffer:
     used: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Outgoing:
+    """Rows as they were put, whose memory is not to be used again before their copy is done."""
+
+    key: Key | None
+    """None where they are not needed again."""
     rows: Tensor
     done: torch.cuda.Event | None
+    number: int
+    """Of the put."""
+    read: bool = False
+    """Whether no pass that comes soon is known to need them."""
+    soon: bool = False
+    """Whether one of the next passes is known to."""
 
 
 class HostRows:
@@ -117,7 +134,8 @@ class HostRows:
             for _ in range(buffers)
         ]
         self._streams = streams
-        self._outgoing: dict[Key, _Outgoing] = {}
+        self._outgoing: list[_Outgoing] = []
+        self._puts = 0
 
     def begin(self, micro_tokens: Sequence[int]) -> Self:
         """Begin a step of micro-batches of these sizes; nothing of the last one is kept.
@@ -131,8 +149,8 @@ class HostRows:
                 f"micro-batches of {tuple(micro_tokens)} tokens do not fit {self._host.shape[1]} "
                 f"tokens, {self._buffers[0].rows.shape[0]} at a time"
             )
-        for key in list(self._outgoing):
-            self._settle(key)
+        while self._outgoing:
+            self._settle(self._outgoing[0])
         for buffer in self._buffers:
             buffer.key, buffer.used = None, False
         self._bounds = bounds
@@ -140,30 +158,29 @@ class HostRows:
 
     def put(self, key: Key, rows: Tensor) -> None:
         """Copy rows to the host, behind the pass that makes them."""
-        if key in self._outgoing:
-            self._settle(key)
-        buffer = self._find(key)
-        if buffer is not None:
-            buffer.key = None
+        self.drop(key)
         d2h = self._streams.rows_d2h
         d2h.wait(self._streams.compute.mark())
         with d2h.on():
             self._place(key).copy_(rows, non_blocking=True)
-        # The rows' memory is not to be used again before the copy is done.
-        self._outgoing[key] = _Outgoing(rows, d2h.mark())
-        while len(self._outgoing) > len(self._buffers):
-            self._settle(next(iter(self._outgoing)))
+        self._puts += 1
+        self._outgoing.append(_Outgoing(key, rows, d2h.mark(), self._puts))
+        if len(self._outgoing) > len(self._buffers):
+            self._settle(min(self._outgoing[:-1], key=self._rank))
 
     def prefetch(self, key: Key) -> None:
-        """Begin to fill a buffer, where one is free."""
-        if key not in self._outgoing and self._find(key) is None:
+        """Begin to fill a buffer, where one is free; keep the rows as they were put if they are."""
+        outgoing = self._find_outgoing(key)
+        if outgoing is not None:
+            outgoing.read, outgoing.soon = False, True
+        elif self._find(key) is None:
             buffer = self._free_buffer()
             if buffer is not None:
                 self._fill(buffer, key)
 
     def get(self, key: Key) -> Tensor:
-        """Return the rows: as they were put, while that copy is here, or in a buffer."""
-        outgoing = self._outgoing.get(key)
+        """Return the rows: as they were put, while those are here, or in a buffer."""
+        outgoing = self._find_outgoing(key)
         if outgoing is not None:
             return outgoing.rows
         buffer = self._find(key)
@@ -178,17 +195,30 @@ class HostRows:
 
     def rest(self, key: Key) -> None:
         """Free the buffer; the host's copy stays until it is overwritten."""
-        self.drop(key)
-
-    def drop(self, key: Key) -> None:
-        """Free the buffer."""
+        outgoing = self._find_outgoing(key)
+        if outgoing is not None:
+            outgoing.read, outgoing.soon = True, False
         buffer = self._find(key)
         if buffer is not None:
             buffer.key, buffer.used = None, False
             buffer.free = self._streams.compute.mark()
+            # To the end: what has been free for longest is filled next, as a fill waits for the
+            # pass that read its buffer.
+            self._buffers.remove(buffer)
+            self._buffers.append(buffer)
+
+    def drop(self, key: Key) -> None:
+        """Free the buffer, and forget the rows as they were put."""
+        self.rest(key)
+        outgoing = self._find_outgoing(key)
+        if outgoing is not None:
+            outgoing.key = None
 
     def _find(self, key: Key) -> _Buffer | None:
         return next((buffer for buffer in self._buffers if buffer.key == key), None)
+
+    def _find_outgoing(self, key: Key) -> _Outgoing | None:
+        return next((one for one in self._outgoing if one.key == key), None)
 
     def _free_buffer(self) -> _Buffer | None:
         return next((buffer for buffer in self._buffers if buffer.key is None), None)
@@ -202,10 +232,16 @@ class HostRows:
         buffer.filled = h2d.mark()
         buffer.key, buffer.used = key, False
 
-    def _settle(self, key: Key) -> None:
-        outgoing = self._outgoing.pop(key)
-        if outgoing.done is not None:
-            outgoing.done.synchronize()
+    def _rank(self, one: _Outgoing) -> tuple[bool, bool, bool, int]:
+        """Order what was put by how well the card can do without it."""
+        young = self._puts - one.number < _PUTS_TO_SETTLE
+        # A walk that turns at the end of a layer needs what was put first last.
+        return one.soon, young, not one.read, one.number
+
+    def _settle(self, one: _Outgoing) -> None:
+        self._outgoing.remove(one)
+        if one.done is not None:
+            one.done.synchronize()
 
     def _place(self, key: Key) -> Tensor:
         level, micro = key

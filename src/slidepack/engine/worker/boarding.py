@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.contract.pack import LaneRef, PackSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.tokenizer import ChatTokenizer
@@ -61,6 +62,11 @@ class Boarding:
     def __contains__(self, lane: str) -> bool:
         """Return whether a lane is on its way."""
         return lane in self._reading or any(ref.lane == lane for ref in self._waiting)
+
+    @property
+    def coming(self) -> list[LoraMethod]:
+        """The adapters of the lanes whose data is read or being read."""
+        return [seat.method for seat, _ in self._reading.values()]
 
     def add(self, ref: LaneRef) -> None:
         """Let a lane wait for a seat."""

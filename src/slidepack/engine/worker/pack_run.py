@@ -162,7 +162,11 @@ class PackRun:
         """Give seats to the lanes whose data is there, while there is room."""
         if self._crowded:
             return
+        coming = self._boarding.coming
         for seat in self._boarding.ready():
+            # At once: a lane that joins by itself moves all that are here.
+            self._pack.expect(coming)
+            coming = []
             self._join(seat)
             if self._crowded:
                 return

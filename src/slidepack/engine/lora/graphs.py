@@ -1,0 +1,127 @@
+"""Training passes recorded as CUDA graphs: one launch for a whole pass.
+
+A small pass takes as long as its two thousand launches take the host, whatever the card does. The
+first row of a key passes launch by launch, which also compiles what it needs; from the second on
+the pass is recorded and replayed.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from slidepack.engine.lora.driver import LaneDriver
+from slidepack.engine.lora.staging import StagedKey, StagedMicro, StagedRow, staged_on
+from slidepack.engine.model.layers import Decoder
+from slidepack.engine.model.rope import RopeFrequencies
+
+__all__ = ["MOST_GRAPH_TOKENS", "PassGraphs"]
+
+MOST_GRAPH_TOKENS: Final = 16384
+"""Tokens of a row that is recorded at most: beyond, the host is always ahead of the card."""
+_MOST_GRAPHS: Final = 32
+"""A graph holds no tensors of its own but some megabytes of launches."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is kept for the rows of a key."""
+
+    block: Tensor
+    """[bytes] uint8 on the device: the tensors of the row that passes."""
+    staged: StagedRow
+    """Views of it."""
+    graph: torch.cuda.CUDAGraph | None = None
+    losses: Tensor | None = None
+    """[N] fp64, the graph's output."""
+
+
+class PassGraphs:
+    """Passes of staged rows. All of them share one pool of memory, as only one runs at a time."""
+
+    def __init__(self, decoder: Decoder, driver: LaneDriver) -> None:
+        """Begin without a graph.
+
+        Args:
+            decoder: the frozen base, on a GPU.
+            driver: walks its layers.
+        """
+        self._decoder = decoder
+        self._driver = driver
+        self._frequencies = RopeFrequencies.of(decoder.shape, decoder.device)
+        self._pool = torch.cuda.MemPool()
+        # Memory that was freed on one stream is not given to another, so all share this one.
+        self._stream = torch.cuda.Stream(decoder.device)  # type: ignore[no-untyped-call]  # torch has no types here
+        self._entries: OrderedDict[StagedKey, _Entry] = OrderedDict()
+
+    def train(self, micro: StagedMicro) -> Tensor:
+        """Run a row forward and backward; the lanes' gradients are written to their pool.
+
+        Returns:
+            [N] fp64: each lane's weighted loss of the row, valid until the next pass.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit; nothing is recorded any more.
+        """
+        entry = self._entry(micro)
+        entry.block.copy_(micro.block, non_blocking=True)
+        current = torch.cuda.current_stream(self._decoder.device)
+        self._stream.wait_stream(current)
+        try:
+            losses = self._pass(entry)
+        except torch.OutOfMemoryError:
+            self.clear()
+            raise
+        current.wait_stream(self._stream)
+        return losses
+
+    def clear(self) -> None:
+        """Forget everything: lanes have moved, or their memory is needed."""
+        self._entries.clear()
+
+    @property
+    def recorded(self) -> int:
+        """How many keys have a graph."""
+        return sum(entry.graph is not None for entry in self._entries.values())
+
+    def _entry(self, micro: StagedMicro) -> _Entry:
+        entry = self._entries.pop(micro.key, None)
+        if entry is None:
+            block = torch.empty_like(micro.block, device=self._decoder.device)
+            entry = _Entry(block, staged_on(micro, block))
+            while len(self._entries) >= _MOST_GRAPHS:
+                self._entries.popitem(last=False)
+        elif entry.graph is None:
+            self._record(entry)
+        self._entries[micro.key] = entry
+        return entry
+
+    def _pass(self, entry: _Entry) -> Tensor:
+        with torch.cuda.stream(self._stream):
+            if entry.graph is None:
+                with torch.cuda.use_mem_pool(self._pool, self._decoder.device):
+                    return self._walk(entry.staged)
+            self._driver.check_stop()
+            entry.graph.replay()
+        assert entry.losses is not None
+        return entry.losses
+
+    def _record(self, entry: _Entry) -> None:
+        """Record the pass of an entry; its tensors hold another row by then, which is no matter."""
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of this process go on using the device.
+        with torch.cuda.graph(
+            graph,
+            pool=self._pool.id,  # type: ignore[arg-type]  # its own type for a handle is private
+            stream=self._stream,
+            capture_error_mode="thread_local",
+        ):
+            entry.losses = self._walk(entry.staged)
+        entry.graph = graph
+
+    def _walk(self, staged: StagedRow) -> Tensor:
+        decoder, laid = self._decoder, staged.row
+        row = laid.bind(decoder.shape, decoder.device, decoder.dtype, self._frequencies)
+        return self._driver.train(row, staged.lanes)
