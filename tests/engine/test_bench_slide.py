@@ -275,7 +275,7 @@ def test_what_cannot_be_measured_is_refused(changed: dict[str, Any], words: str)
 def test_a_state_beyond_the_ram_is_refused_before_it_is_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "_free_ram", lambda: 100 << 20)
+    monkeypatch.setattr(run, "free_ram", lambda: 100 << 20)
     monkeypatch.setattr(run, "random_state", lambda *_: pytest.fail("it was allocated"))
     with pytest.raises(SlidepackError, match=r"RAM-TOO-SMALL.*0\.1 GB are free"):
         bench_slide(_options())
@@ -285,12 +285,12 @@ def test_a_container_has_the_memory_of_its_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run, "_CGROUP", tmp_path)
-    machine = run._free_ram()
+    machine = run.free_ram()
     (tmp_path / "memory.stat").write_text("file 900\nanon 300\n", encoding="ascii")
     (tmp_path / "memory.max").write_text("1000\n", encoding="ascii")
-    assert run._free_ram() == 700 < machine
+    assert run.free_ram() == 700 < machine
     (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
-    assert run._free_ram() > 700
+    assert run.free_ram() > 700
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -197,7 +197,7 @@ def test_adapters_on_a_base_that_slides_wait_for_the_link() -> None:
     few = _spec(LoraMethod(), batch_size=1, max_seq_len=max(16, slid.critical_tokens // 4))
     short = step_time(few, LLAMA_3B, plan_run(few, LLAMA_3B, _machine(8)), H200)
     assert short.bound_by == "link"
-    assert short.seconds > 2 * short.compute_seconds
+    assert short.seconds > 1.8 * short.compute_seconds
 
 
 @pytest.mark.parametrize(

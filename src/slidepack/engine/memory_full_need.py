@@ -13,6 +13,12 @@ from slidepack.engine.memory_parts import (
     HOST_PROCESS_BYTES,
     RESULT_COPIES,
     MemoryNeed,
+)
+from slidepack.engine.memory_pass import (
+    card_layer_elements,
+    head_chunk_elements,
+    head_row_elements,
+    largest_matrix,
     layer_kept_elements,
 )
 from slidepack.engine.shape import ModelShape
@@ -39,10 +45,6 @@ _STAGES: Final = 4
 """Chunks of optimizer state on their way through the card."""
 _ROW_BUFFERS: Final = 12
 """Micro-batches of rows on the card on their way in (6) and out (6)."""
-_HEAD_CHUNK: Final = {False: 1 << 28, True: 1 << 25}
-"""Logits at once on a card, and on a CPU."""
-_HEAD_ROWS: Final = 5
-"""Head's inputs and gradients of a micro-batch: gathered, normed, and three gradients."""
 _CPU_LOGIT_COPIES: Final = {False: 5, True: 7}
 """Without and with a soft cap."""
 _CPU_LAYER_FACTOR: Final = 2
@@ -156,35 +158,11 @@ def _waiting(shape: ModelShape, full: FullPlan, width: int, *, clip: bool) -> di
 
 def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:
     """Return what a micro-batch holds while one layer, or the head, is differentiated."""
-    chunk = min(tokens, max(1, _HEAD_CHUNK[on_cpu] // shape.vocab)) * shape.vocab
-    head_rows = _HEAD_ROWS * tokens * shape.hidden
+    chunk = head_chunk_elements(shape, tokens, on_cpu=on_cpu)
+    head_rows = head_row_elements(shape, tokens)
     if on_cpu:
         copies = _CPU_LOGIT_COPIES[shape.final_soft_cap is not None]
         head = 4 * (head_rows + copies * chunk)
         pass_bytes = 4 * _CPU_LAYER_FACTOR * layer_kept_elements(shape) * tokens
-        return max(head, pass_bytes + 4 * _largest_matrix(shape))
-    return max(2 * (head_rows + chunk), 2 * _layer_pass_elements(shape, tokens))
-
-
-def _largest_matrix(shape: ModelShape) -> int:
-    """Gate and up are one product, whose gradient exists before it is added to the layer's."""
-    return 2 * shape.ffn * shape.hidden
-
-
-def _layer_pass_elements(shape: ModelShape, tokens: int) -> int:
-    """Return the peak of one layer's recompute and backward pass with the fused kernels."""
-    d, f, q, k = shape.hidden, shape.ffn, shape.q_width, shape.kv_width
-    # Normed input, fused and rotated projections, repeated keys and values, attention's output.
-    attention = d + 3 * q + 3 * k + (2 * q if q > k else 0)
-    if shape.qk_norm:
-        attention += q + k
-    # The sum after attention, its norm, gate and up, and their product.
-    forward = 2 * d + 3 * f
-    if shape.sandwich_norms:
-        attention, forward = attention + d, forward + d
-    # From here up: the output, and at each point what has been made and not been freed.
-    at_down = (attention + forward + f + d) * tokens + f * d
-    at_gate = (attention + forward + 2 * f + d) * tokens
-    at_gate_up = (attention + 2 * f + 4 * d) * tokens + _largest_matrix(shape)
-    at_attention = (attention + 4 * q + 3 * d) * tokens
-    return max(at_down, at_gate, at_gate_up, at_attention)
+        return max(head, pass_bytes + 4 * largest_matrix(shape))
+    return 2 * max(head_rows + chunk, card_layer_elements(shape, tokens, trained=True))

@@ -14,24 +14,24 @@ from slidepack.engine.memory_parts import (
     RESULT_COPIES,
     Machine,
     MemoryNeed,
-    layer_kept_elements,
     usable_bytes,
+)
+from slidepack.engine.memory_pass import (
+    card_layer_elements,
+    head_chunk_elements,
+    head_row_elements,
 )
 from slidepack.engine.shape import ModelShape
 
 __all__ = [
     "ADAPTER_BYTES_PER_PARAM",
-    "HEAD_BYTES_PER_LOGIT",
-    "HEAD_CHUNK_ELEMENTS",
     "MOST_PASS_TOKENS",
     "LaneSizes",
+    "lane_slide_choices",
+    "lane_slide_need",
     "plan_lane_slide",
 ]
 
-HEAD_CHUNK_ELEMENTS: Final = 1 << 25
-"""Logits that `kernels.linear_cross_entropy` holds at once."""
-HEAD_BYTES_PER_LOGIT: Final = 8
-"""The logit in fp32 and one temporary."""
 ADAPTER_BYTES_PER_PARAM: Final = 16
 """Master in fp32, gradient and two moments."""
 MOST_PASS_TOKENS: Final = 16_384
@@ -44,8 +44,6 @@ _SLOT_BYTES_PER_PARAM: Final = 6
 _ROW_BUFFERS: Final = 12
 """Micro-batches of rows on the card on their way in and out."""
 _WIDTH: Final = 2
-_LIVE_LAYERS: Final = 2
-"""Layers' worth of activations at the peak of one layer's backward pass."""
 
 
 class LaneSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +88,8 @@ def plan_lane_slide(
         shape: of the base.
         machine: what is free; its device is a GPU.
     """
-    for slide, micro in _choices(lanes):
-        need = _need(lanes, shape, slide, micro)
+    for slide, micro in lane_slide_choices(lanes):
+        need = lane_slide_need(lanes, shape, slide, micro)
         if need.device_bytes <= usable_bytes(
             machine.device_free_bytes
         ) and need.host_bytes <= usable_bytes(machine.ram_available_bytes):
@@ -99,7 +97,7 @@ def plan_lane_slide(
     return None
 
 
-def _choices(lanes: LaneSizes) -> Iterator[tuple[LaneSlidePlan, int]]:
+def lane_slide_choices(lanes: LaneSizes) -> Iterator[tuple[LaneSlidePlan, int]]:
     """Yield slots, places of rows and micro-batches, the best first."""
     micro = max(lanes.longest, min(lanes.step_tokens, MOST_PASS_TOKENS))
     sizes = [micro]
@@ -115,7 +113,17 @@ def _choices(lanes: LaneSizes) -> Iterator[tuple[LaneSlidePlan, int]]:
                 )
 
 
-def _need(lanes: LaneSizes, shape: ModelShape, slide: LaneSlidePlan, micro: int) -> MemoryNeed:
+def lane_slide_need(
+    lanes: LaneSizes, shape: ModelShape, slide: LaneSlidePlan, micro: int
+) -> MemoryNeed:
+    """Return the bytes of lanes over a base that slides.
+
+    Args:
+        lanes: sizes of the pack.
+        shape: of the base.
+        slide: slots, and where rows are.
+        micro: most tokens of a micro-batch.
+    """
     layers = shape.num_layers
     lane_layer = -(-lanes.params // layers)
     ends = shape.total_params - layers * shape.layer_params
@@ -124,8 +132,7 @@ def _need(lanes: LaneSizes, shape: ModelShape, slide: LaneSlidePlan, micro: int)
         "weights of layers": slide.slots * shape.layer_params * _WIDTH,
         "lanes of layers": slide.slots * lane_layer * _SLOT_BYTES_PER_PARAM,
         "embedding and head": ends * _WIDTH,
-        "one layer's pass": _LIVE_LAYERS * layer_kept_elements(shape) * _WIDTH * micro,
-        "logits of a chunk": min(HEAD_CHUNK_ELEMENTS, micro * shape.vocab) * HEAD_BYTES_PER_LOGIT,
+        "one layer's pass, or the head's": _pass_bytes(shape, micro),
         "driver context": DEVICE_CONTEXT_BYTES,
     }
     host = {
@@ -139,6 +146,11 @@ def _need(lanes: LaneSizes, shape: ModelShape, slide: LaneSlidePlan, micro: int)
         device["inputs of layers on their way"] = _ROW_BUFFERS * micro * shape.hidden * _WIDTH
         host["inputs of layers"] = rows
     return MemoryNeed(device=device, host=host, disk=lanes.disk)
+
+
+def _pass_bytes(shape: ModelShape, micro: int) -> int:
+    head = head_row_elements(shape, micro) + head_chunk_elements(shape, micro, on_cpu=False)
+    return _WIDTH * max(head, card_layer_elements(shape, micro, trained=False))
 
 
 def _plan(

@@ -15,8 +15,6 @@ from slidepack.engine.contract.job import LORA_TARGETS, JobSpec, LoraMethod
 from slidepack.engine.contract.plan import ActivationPolicy, Residency, RunPlan
 from slidepack.engine.memory_lanes import (
     ADAPTER_BYTES_PER_PARAM,
-    HEAD_BYTES_PER_LOGIT,
-    HEAD_CHUNK_ELEMENTS,
     MOST_PASS_TOKENS,
     LaneSizes,
     plan_lane_slide,
@@ -29,12 +27,20 @@ from slidepack.engine.memory_parts import (
     Machine,
     MemoryNeed,
     activation_bytes_per_token,
+    logit_bytes,
     too_small,
     usable_bytes,
 )
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["base_format", "frozen_bytes", "lora_precision", "plan_lanes", "plan_lora"]
+__all__ = [
+    "base_format",
+    "frozen_bytes",
+    "lora_precision",
+    "plan_lanes",
+    "plan_lora",
+    "resident_need",
+]
 
 BaseFormat = Literal["plain", "nf4"]
 
@@ -114,6 +120,55 @@ def plan_lanes(
         return sliding
 
 
+def resident_need(
+    lanes: LaneSizes,
+    shape: ModelShape,
+    form: BaseFormat,
+    policy: ActivationPolicy,
+    tokens: int,
+    *,
+    width_bytes: int,
+    on_cpu: bool,
+) -> MemoryNeed:
+    """Return the bytes of lanes over a base that stays where the passes run.
+
+    Args:
+        lanes: sizes of the pack.
+        shape: of the base.
+        form: how the base is held.
+        policy: of the activations.
+        tokens: most of a micro-batch.
+        width_bytes: of an element of the passes.
+        on_cpu: whether they run there.
+    """
+    parts = _fixed_parts(lanes, shape, form, width_bytes=width_bytes, on_cpu=on_cpu)
+    parts["logits of a chunk"] = logit_bytes(shape, tokens, width_bytes, on_cpu=on_cpu)
+    per_token = activation_bytes_per_token(shape, policy, width_bytes, on_cpu=on_cpu)
+    parts["activations"] = tokens * per_token
+    host = {
+        "process and libraries": DEVICE_HOST_BYTES,
+        "layers on their way": shape.total_params * width_bytes // 8,
+    }
+    return MemoryNeed(
+        device={} if on_cpu else parts, host=parts if on_cpu else host, disk=lanes.disk
+    )
+
+
+def _fixed_parts(
+    lanes: LaneSizes, shape: ModelShape, form: BaseFormat, *, width_bytes: int, on_cpu: bool
+) -> dict[str, int]:
+    """Return what does not depend on the micro-batch."""
+    beside = (
+        {"process and libraries": HOST_PROCESS_BYTES}
+        if on_cpu
+        else {"driver context": DEVICE_CONTEXT_BYTES}
+    )
+    return {
+        "frozen weights": frozen_bytes(shape, width_bytes, form),
+        "adapters, their gradients and moments": lanes.params * ADAPTER_BYTES_PER_PARAM,
+    } | beside
+
+
 def _resident(
     lanes: LaneSizes,
     precision: Literal["fp32", "bf16"],
@@ -124,30 +179,14 @@ def _resident(
     width_bytes = 4 if precision == "fp32" else 2
     on_cpu = machine.device == "cpu"
     most = max(lanes.longest, min(lanes.step_tokens, MOST_PASS_TOKENS))
-    parts = {
-        "frozen weights": frozen_bytes(shape, width_bytes, form),
-        "adapters, their gradients and moments": lanes.params * ADAPTER_BYTES_PER_PARAM,
-        "logits of a chunk": min(HEAD_CHUNK_ELEMENTS, most * shape.vocab) * HEAD_BYTES_PER_LOGIT,
-    }
-    parts |= (
-        {"process and libraries": HOST_PROCESS_BYTES}
-        if on_cpu
-        else {"driver context": DEVICE_CONTEXT_BYTES}
-    )
-    fixed = sum(parts.values())
+    fixed = _fixed_parts(lanes, shape, form, width_bytes=width_bytes, on_cpu=on_cpu)
     free = machine.ram_available_bytes if on_cpu else machine.device_free_bytes
-    policy, tokens = _fit(shape, width_bytes, usable_bytes(free) - fixed, lanes.longest, most)
-    needed = tokens * activation_bytes_per_token(shape, policy, width_bytes)
-    if fixed + needed > usable_bytes(free):
-        raise too_small(on_cpu, fixed + needed, free)
-    parts["activations"] = needed
-    host = {
-        "process and libraries": DEVICE_HOST_BYTES,
-        "layers on their way": shape.total_params * width_bytes // 8,
-    }
-    need = MemoryNeed(
-        device={} if on_cpu else parts, host=parts if on_cpu else host, disk=lanes.disk
-    )
+    room = usable_bytes(free) - sum(fixed.values())
+    policy, tokens = _fit(shape, width_bytes, room, lanes.longest, most, on_cpu=on_cpu)
+    need = resident_need(lanes, shape, form, policy, tokens, width_bytes=width_bytes, on_cpu=on_cpu)
+    needed = need.host_bytes if on_cpu else need.device_bytes
+    if needed > usable_bytes(free):
+        raise too_small(on_cpu, needed, free)
     if need.host_bytes > usable_bytes(machine.ram_available_bytes):
         raise too_small(True, need.host_bytes, machine.ram_available_bytes)
     on_device: tuple[Residency, ...] = tuple("device" for _ in range(shape.num_layers))
@@ -162,23 +201,35 @@ def _resident(
         predicted_device_bytes=need.device_bytes,
         predicted_host_bytes=need.host_bytes,
         predicted_disk_bytes=need.disk_bytes,
-        reason=_reason(policy, tokens, lanes.step_tokens, fixed + needed, free, on_cpu=on_cpu),
+        reason=_reason(policy, tokens, lanes.step_tokens, needed, free, on_cpu=on_cpu),
         base_format=form,
     )
     return plan, need
 
 
 def _fit(
-    shape: ModelShape, width_bytes: int, room: int, longest: int, most: int
+    shape: ModelShape, width_bytes: int, room: int, longest: int, most: int, *, on_cpu: bool
 ) -> tuple[ActivationPolicy, int]:
     """Return policy and tokens of a micro-batch that fit into `room`, the best, or the least."""
     enough = max(longest, min(most, _FEW_TOKENS))
     choices: tuple[tuple[ActivationPolicy, int], ...] = (("keep", enough), ("recompute", longest))
     for policy, least in choices:
-        fitting = room // activation_bytes_per_token(shape, policy, width_bytes)
+        fitting = _fitting_tokens(shape, policy, width_bytes, room, on_cpu=on_cpu)
         if fitting >= least:
             return policy, min(most, fitting)
     return "recompute", longest
+
+
+def _fitting_tokens(
+    shape: ModelShape, policy: ActivationPolicy, width_bytes: int, room: int, *, on_cpu: bool
+) -> int:
+    """Return how many tokens' activations and logits fit into `room`; not more than matter."""
+    per_token = activation_bytes_per_token(shape, policy, width_bytes, on_cpu=on_cpu)
+    all_logits = logit_bytes(shape, MOST_PASS_TOKENS, width_bytes, on_cpu=on_cpu)
+    fitting = (room - all_logits) // per_token
+    # Fewer tokens than a chunk of logits takes have fewer logits.
+    with_each = room // (per_token + logit_bytes(shape, 1, width_bytes, on_cpu=on_cpu))
+    return max(fitting, with_each)
 
 
 def _reason(

@@ -7,6 +7,13 @@ import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.plan import ActivationPolicy
+from slidepack.engine.memory_pass import (
+    card_kept_elements,
+    card_layer_elements,
+    head_chunk_elements,
+    head_row_elements,
+    layer_kept_elements,
+)
 from slidepack.engine.shape import ModelShape
 
 __all__ = [
@@ -19,7 +26,7 @@ __all__ = [
     "Machine",
     "MemoryNeed",
     "activation_bytes_per_token",
-    "layer_kept_elements",
+    "logit_bytes",
     "too_small",
     "usable_bytes",
 ]
@@ -34,6 +41,8 @@ DEVICE_CONTEXT_BYTES: Final = 900 << 20
 """Driver context, libraries and allocator slack on a GPU."""
 HEADROOM: Final = 0.9
 """Share of the free memory that a plan may use."""
+_CPU_BYTES_PER_LOGIT: Final = 8
+"""The logit in fp32 and one temporary; on a card the gradient takes the logit's place."""
 RESULT_COPIES: Final = 3
 """Two checkpoints kept and one being written."""
 
@@ -78,28 +87,31 @@ def usable_bytes(free: int) -> int:
     return int(free * HEADROOM)
 
 
-def layer_kept_elements(shape: ModelShape) -> int:
-    """Return what autograd keeps of one layer for one token, with plain torch operations."""
-    kept = 7 * shape.hidden + 4 * shape.q_width + 3 * shape.kv_width + 5 * shape.ffn
-    # Each norm more holds its input, which nothing else would.
-    if shape.sandwich_norms:
-        kept += 2 * shape.hidden
-    if shape.qk_norm:
-        kept += shape.q_width + shape.kv_width
-    return kept
-
-
 def activation_bytes_per_token(
-    shape: ModelShape, policy: ActivationPolicy, width_bytes: int
+    shape: ModelShape, policy: ActivationPolicy, width_bytes: int, *, on_cpu: bool
 ) -> int:
-    """Return the bytes one token of a micro-batch holds between forward and backward, all layers.
+    """Return the bytes one token of a micro-batch of adapters holds at the peak of a pass.
 
-    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input.
+    `keep` saves what autograd needs of every operation; `recompute` saves each layer's input, and
+    has one layer at a time. The head's logits come on top.
     """
-    kept = layer_kept_elements(shape)
+    if on_cpu:
+        kept = layer_kept_elements(shape)
+        if policy == "keep":
+            return kept * shape.num_layers * width_bytes
+        return (shape.hidden * shape.num_layers + 2 * kept) * width_bytes
+    head = head_row_elements(shape, 1)
     if policy == "keep":
-        return kept * shape.num_layers * width_bytes
-    return (shape.hidden * shape.num_layers + 2 * kept) * width_bytes
+        beside = max(head, 2 * shape.ffn)
+        return (card_kept_elements(shape) * shape.num_layers + beside) * width_bytes
+    layer = max(head, card_layer_elements(shape, 1, trained=False))
+    return (shape.hidden * shape.num_layers + layer) * width_bytes
+
+
+def logit_bytes(shape: ModelShape, tokens: int, width_bytes: int, *, on_cpu: bool) -> int:
+    """Return the bytes of the head's logits in a pass over a frozen head."""
+    chunk = head_chunk_elements(shape, tokens, on_cpu=on_cpu)
+    return chunk * (_CPU_BYTES_PER_LOGIT if on_cpu else width_bytes)
 
 
 def too_small(

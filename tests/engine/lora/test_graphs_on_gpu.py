@@ -1,7 +1,7 @@
 """Passes that are recorded and replayed: the same bits as launch by launch."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -103,6 +103,28 @@ def test_rows_of_many_lengths_need_few_recordings_and_learn_the_same(decoder: De
         assert mine.loss.mean == pytest.approx(its.loss.mean, rel=2e-3), step
         assert mine.grad_norm == pytest.approx(its.grad_norm, rel=3e-2), step
     assert 1 <= recorded.recorded_passes <= 6
+
+
+def test_what_cannot_be_recorded_is_launched(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, launched = (
+        _pack(decoder, max_tokens=256, exact=320, record=record) for record in (True, False)
+    )
+    train = LaneDriver.train
+
+    def waiting(driver: LaneDriver, *arguments: Any) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+        return train(driver, *arguments)
+
+    monkeypatch.setattr(LaneDriver, "train", waiting)
+    for step in range(4):
+        ours, theirs = (
+            step_all(pack, LANES, step, decoder.shape.vocab) for pack in (broken, launched)
+        )
+        assert all(_same(a, b) for a, b in zip(ours, theirs, strict=True)), step
+    assert broken.recorded_passes == 0
 
 
 def test_memory_of_recordings_is_shared(decoder: Decoder) -> None:

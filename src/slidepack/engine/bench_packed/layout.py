@@ -8,7 +8,7 @@ from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LORA_TARGETS
 from slidepack.engine.contract.plan import LaneSlidePlan
-from slidepack.engine.memory_lanes import LaneSizes, _choices, _need
+from slidepack.engine.memory_lanes import LaneSizes, lane_slide_choices, lane_slide_need
 from slidepack.engine.memory_parts import Machine, MemoryNeed, usable_bytes
 
 __all__ = ["SlideLayout", "lane_sizes", "slide_layout"]
@@ -48,14 +48,14 @@ def slide_layout(options: PackedOptions, lanes: int, machine: Machine) -> SlideL
     """
     sizes = lane_sizes(options, lanes)
     least = None
-    for choice, micro in _choices(sizes):
+    for choice, micro in lane_slide_choices(sizes):
         if options.rows not in (None, choice.rows):
             continue
         layout = SlideLayout(
             slide=msgspec.structs.replace(choice, slots=options.weight_slots or choice.slots),
             pass_limit=min(options.max_tokens or micro, choice.max_tokens),
         )
-        need = _need(sizes, options.model_shape, layout.slide, layout.pass_limit)
+        need = lane_slide_need(sizes, options.model_shape, layout.slide, layout.pass_limit)
         if options.lays_out_everything or _fits(need, machine):
             return layout
         least = need

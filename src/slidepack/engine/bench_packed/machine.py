@@ -6,7 +6,7 @@ import psutil
 import torch
 
 from slidepack.engine.bench_packed.options import PackedOptions
-from slidepack.engine.bench_slide.run import _free_ram
+from slidepack.engine.bench_slide.run import free_ram
 from slidepack.engine.memory_parts import Machine
 from slidepack.engine.rates import Rates, rates_of
 
@@ -18,7 +18,7 @@ def machine_of(options: PackedOptions, device: torch.device) -> Machine:
 
     Without a card, the limit stands for one, so that a base may slide there too.
     """
-    ram_bytes = _free_ram()
+    ram_bytes = free_ram()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else ram_bytes
     if options.vram_cap_gb is not None:
         free = min(free, int(options.vram_cap_gb * 1e9))

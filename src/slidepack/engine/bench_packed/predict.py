@@ -1,26 +1,16 @@
 """What `slidepack fit` predicts for exactly what was measured, and how far off that is."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+import msgspec
 
 from slidepack.engine.bench_packed.layout import lane_sizes
 from slidepack.engine.bench_packed.options import PackedOptions
 from slidepack.engine.bench_packed.packs import PackResult
-from slidepack.engine.memory_lanes import (
-    ADAPTER_BYTES_PER_PARAM,
-    HEAD_BYTES_PER_LOGIT,
-    HEAD_CHUNK_ELEMENTS,
-    LaneSizes,
-    _need,
-)
-from slidepack.engine.memory_lora import frozen_bytes
-from slidepack.engine.memory_parts import (
-    DEVICE_CONTEXT_BYTES,
-    DEVICE_HOST_BYTES,
-    HOST_PROCESS_BYTES,
-    MemoryNeed,
-    activation_bytes_per_token,
-)
+from slidepack.engine.memory_lanes import LaneSizes, lane_slide_need
+from slidepack.engine.memory_lora import resident_need
+from slidepack.engine.memory_parts import MemoryNeed
 from slidepack.engine.rates import Rates
 from slidepack.engine.timing import lora_step, work_of
 
@@ -55,7 +45,7 @@ def predict(options: PackedOptions, pack: PackResult, rates: Rates, *, on_cpu: b
     elif on_cpu:
         return Prediction(need=None, step_seconds=None, why=_NO_CARD)
     else:
-        need = _need(sizes, shape, pack.slide, pack.pass_limit)
+        need = lane_slide_need(sizes, shape, pack.slide, pack.pass_limit)
     time = lora_step(
         shape,
         work_of(shape, options.seq),
@@ -64,6 +54,7 @@ def predict(options: PackedOptions, pack: PackResult, rates: Rates, *, on_cpu: b
         keep=options.policy == "keep",
         slides=pack.slide is not None,
         params=sizes.params,
+        passes=0 if on_cpu else len(pack.passes),
     )
     return Prediction(need=need, step_seconds=time.seconds, why=None)
 
@@ -71,28 +62,21 @@ def predict(options: PackedOptions, pack: PackResult, rates: Rates, *, on_cpu: b
 def _resident_need(
     options: PackedOptions, sizes: LaneSizes, pass_tokens: int, *, on_cpu: bool
 ) -> MemoryNeed:
-    """Return the planner's sum, with the policy and the passes that were measured.
-
-    A test holds it against the planner's own.
-    """
-    shape, width_bytes = options.model_shape, 4 if on_cpu else 2
-    form: Literal["plain", "nf4"] = "nf4" if options.base == "nf4" else "plain"
-    logits = min(HEAD_CHUNK_ELEMENTS, pass_tokens * shape.vocab)
-    parts = {
-        "frozen weights": frozen_bytes(shape, width_bytes, form),
-        "adapters, their gradients and moments": sizes.params * ADAPTER_BYTES_PER_PARAM,
-        "logits of a chunk": logits * HEAD_BYTES_PER_LOGIT,
-        "activations": pass_tokens * activation_bytes_per_token(shape, options.policy, width_bytes),
-    }
-    if on_cpu:
-        host = parts | {"process and libraries": HOST_PROCESS_BYTES}
-        return MemoryNeed(device={}, host=host, disk=sizes.disk)
-    # Nothing is read from files here, so no layers are on their way.
-    return MemoryNeed(
-        device=parts | {"driver context": DEVICE_CONTEXT_BYTES},
-        host={"process and libraries": DEVICE_HOST_BYTES},
-        disk=sizes.disk,
+    """Return the planner's sum, with the policy and the passes that were measured."""
+    need = resident_need(
+        sizes,
+        options.model_shape,
+        "nf4" if options.base == "nf4" else "plain",
+        options.policy,
+        pass_tokens,
+        width_bytes=4 if on_cpu else 2,
+        on_cpu=on_cpu,
     )
+    if on_cpu:
+        return need
+    # Nothing is read from files here, so no layers are on their way.
+    host = {name: size for name, size in need.host.items() if name != "layers on their way"}
+    return msgspec.structs.replace(need, host=host)
 
 
 def compared(pack: PackResult, prediction: Prediction) -> dict[str, Any]:

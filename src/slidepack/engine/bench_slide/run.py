@@ -28,7 +28,7 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.sliding.sharing import EngineName
 from slidepack.engine.sliding.state import StateFormat
 
-__all__ = ["bench_slide"]
+__all__ = ["bench_slide", "free_ram"]
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _ENGINES: Final[tuple[EngineName, ...]] = ("cpu", "gpu")
@@ -93,7 +93,8 @@ def _cap(options: SlideOptions, device: torch.device) -> int | None:
     return int(share * total)
 
 
-def _free_ram() -> int:
+def free_ram() -> int:
+    """Return the memory that is free, of the container where there is one."""
     free = int(psutil.virtual_memory().available)
     try:
         # A container has less than the machine. Its page cache is not in the way.
@@ -105,7 +106,7 @@ def _free_ram() -> int:
 
 
 def _require_ram(needed: int) -> None:
-    free = _free_ram()
+    free = free_ram()
     if needed > free:
         raise SlidepackError(
             "RAM-TOO-SMALL",

@@ -5,6 +5,7 @@ first row of a key passes launch by launch, which also compiles what it needs; f
 the pass is recorded and replayed.
 """
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.staging import StagedKey, StagedMicro, StagedRow, staged_on
 from slidepack.engine.model.layers import Decoder
 from slidepack.engine.model.rope import RopeFrequencies
+
+logger = logging.getLogger("slidepack.worker")
 
 __all__ = ["MOST_GRAPH_TOKENS", "PassGraphs"]
 
@@ -55,6 +58,7 @@ class PassGraphs:
         # Memory that was freed on one stream is not given to another, so all share this one.
         self._stream = torch.cuda.Stream(decoder.device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._entries: OrderedDict[StagedKey, _Entry] = OrderedDict()
+        self._records = True
 
     def train(self, micro: StagedMicro) -> Tensor:
         """Run a row forward and backward; the lanes' gradients are written to their pool.
@@ -63,7 +67,7 @@ class PassGraphs:
             [N] fp64: each lane's weighted loss of the row, valid until the next pass.
 
         Raises:
-            torch.OutOfMemoryError: it does not fit; nothing is recorded any more.
+            torch.OutOfMemoryError: it does not fit; nothing that was recorded is kept.
         """
         entry = self._entry(micro)
         entry.block.copy_(micro.block, non_blocking=True)
@@ -93,7 +97,7 @@ class PassGraphs:
             entry = _Entry(block, staged_on(micro, block))
             while len(self._entries) >= _MOST_GRAPHS:
                 self._entries.popitem(last=False)
-        elif entry.graph is None:
+        elif entry.graph is None and self._records:
             self._record(entry)
         self._entries[micro.key] = entry
         return entry
@@ -109,16 +113,25 @@ class PassGraphs:
         return entry.losses
 
     def _record(self, entry: _Entry) -> None:
-        """Record the pass of an entry; its tensors hold another row by then, which is no matter."""
+        """Record the pass of an entry; its tensors hold another row by then, which is no matter.
+
+        Where that does not work, passes go on launch by launch, with the same bits.
+        """
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process go on using the device.
-        with torch.cuda.graph(
-            graph,
-            pool=self._pool.id,  # type: ignore[arg-type]  # its own type for a handle is private
-            stream=self._stream,
-            capture_error_mode="thread_local",
-        ):
-            entry.losses = self._walk(entry.staged)
+        try:
+            # Other threads of this process go on using the device.
+            with torch.cuda.graph(
+                graph,
+                pool=self._pool.id,  # type: ignore[arg-type]  # its own type for a handle is private
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ):
+                entry.losses = self._walk(entry.staged)
+        except RuntimeError as error:
+            # Out of memory is one, and spoils the recording as anything else does.
+            self._records = False
+            logger.warning("Passes are not recorded, which is slower: %s", error)
+            return
         entry.graph = graph
 
     def _walk(self, staged: StagedRow) -> Tensor:
