@@ -66,3 +66,10 @@ def test_rows_of_as_many_tokens_have_tables_of_the_same_sizes(seed: int) -> None
                 count = len(tiles.host)
                 assert torch.equal(more.device[:count], tiles.device)
                 assert not more.device[count:].any()
+
+
+def test_tables_on_a_device_are_refused() -> None:
+    layout = LoraLayout(in_width=16, part_widths=(16,), ranks=((2,),))
+    tables = lora_tables(layout, (0, 3), torch.device("meta"), sizes=LoraTiles.of(CPU))
+    with pytest.raises(ValueError, match="on meta"):
+        padded_tables(tables)

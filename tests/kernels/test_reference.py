@@ -318,8 +318,9 @@ REFUSED = [
     ),
 ]
 UNCHECKED = {"adamw_ref", "lora_ref", "choose_attention", "upload"} | {
-    # Theirs are in test_lora.py, test_lora_dropout.py and test_lane_adamw.py.
-    *("lora_linear", "lora_tables", "dropout_tables", "lane_adamw", "block_squares"),
+    # Theirs are in test_lora.py, test_lora_padding.py, test_lora_dropout.py, test_lane_adamw.py.
+    *("lora_linear", "lora_tables", "padded_tables", "dropout_tables"),
+    *("lane_adamw", "block_squares"),
 }
 """Plain forms, whose operations refuse by themselves, and what takes every value."""
 

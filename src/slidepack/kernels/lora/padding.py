@@ -30,7 +30,13 @@ def padded_tables(tables: LoraTables) -> LoraTables:
 
     Args:
         tables: in host memory.
+
+    Raises:
+        ValueError: they are elsewhere: each table would be a copy of its own on the device.
     """
+    place = tables.input_side.shrink.device.device
+    if place.type != "cpu":
+        raise ValueError(f"the tables are on {place}; fill them up in host memory")
     row_tile, tokens = tables.sizes.row_tile, tables.tokens
     return replace(
         tables,
