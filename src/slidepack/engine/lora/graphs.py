@@ -5,8 +5,10 @@ first row of a key passes launch by launch, which also compiles what it needs; f
 the pass is recorded and replayed.
 """
 
+import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,19 +73,36 @@ class PassGraphs:
         """
         entry = self._entry(micro)
         entry.block.copy_(micro.block, non_blocking=True)
-        current = torch.cuda.current_stream(self._decoder.device)
-        self._stream.wait_stream(current)
         try:
-            losses = self._pass(entry)
+            with self.room():
+                if entry.graph is None:
+                    return self._walk(entry.staged)
+                self._driver.check_stop()
+                entry.graph.replay()
         except torch.OutOfMemoryError:
             self.clear()
             raise
-        current.wait_stream(self._stream)
-        return losses
+        assert entry.losses is not None
+        return entry.losses
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[None]:
+        """Run passes of any kind in the memory of the recorded ones, which nobody else can use."""
+        current = torch.cuda.current_stream(self._decoder.device)
+        self._stream.wait_stream(current)
+        try:
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.use_mem_pool(self._pool, self._decoder.device),
+            ):
+                yield
+        finally:
+            current.wait_stream(self._stream)
 
     def clear(self) -> None:
-        """Forget everything: lanes have moved, or their memory is needed."""
+        """Forget everything, its memory too: lanes are about to move, or need it."""
         self._entries.clear()
+        self._pool = torch.cuda.MemPool()
 
     @property
     def recorded(self) -> int:
@@ -93,6 +112,8 @@ class PassGraphs:
     def _entry(self, micro: StagedMicro) -> _Entry:
         entry = self._entries.pop(micro.key, None)
         if entry is None:
+            # A pool of its own cannot grow into what others hold and do not use.
+            torch.cuda.empty_cache()
             block = torch.empty_like(micro.block, device=self._decoder.device)
             entry = _Entry(block, staged_on(micro, block))
             while len(self._entries) >= _MOST_GRAPHS:
@@ -101,16 +122,6 @@ class PassGraphs:
             self._record(entry)
         self._entries[micro.key] = entry
         return entry
-
-    def _pass(self, entry: _Entry) -> Tensor:
-        with torch.cuda.stream(self._stream):
-            if entry.graph is None:
-                with torch.cuda.use_mem_pool(self._pool, self._decoder.device):
-                    return self._walk(entry.staged)
-            self._driver.check_stop()
-            entry.graph.replay()
-        assert entry.losses is not None
-        return entry.losses
 
     def _record(self, entry: _Entry) -> None:
         """Record the pass of an entry; its tensors hold another row by then, which is no matter.

@@ -1,5 +1,6 @@
 """What a pack needs of the passes over its base, wherever base and lanes are kept."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -162,9 +163,13 @@ class ResidentPasses:
 
     def _train(self, micro: MicroBatch | StagedMicro) -> Tensor:
         if isinstance(micro, MicroBatch):
-            return self._driver.train(micro.row, micro.lanes)
+            with self._room():
+                return self._driver.train(micro.row, micro.lanes)
         assert self._graphs is not None
         return self._graphs.train(micro)
+
+    def _room(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._graphs is None else self._graphs.room()
 
     def _squares(self, arenas: Sequence[LoraArena]) -> Tensor:
         """Return the squared norm of each layer of each lane's gradient, [N, L] fp64."""
@@ -218,6 +223,8 @@ class ResidentPasses:
         """Return each lane's weighted loss, without gradients."""
         total = torch.zeros(len(lanes), dtype=torch.float64, device=self._decoder.device)
         for micro in micros:
-            total += self._driver.evaluate(micro.row, micro.lanes)
-        losses: list[float] = total.tolist()
-        return losses
+            with self._room():
+                losses = self._driver.evaluate(micro.row, micro.lanes)
+            total += losses
+        summed: list[float] = total.tolist()
+        return summed
