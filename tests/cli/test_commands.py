@@ -93,7 +93,7 @@ def test_data_check_and_open(
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, served_farm: Farm
 ) -> None:
     status, report = command("data", "check", str(file))
-    assert (status, report["usable"], report["format"]) == (0, 12, "chat")
+    assert (status, report["accepted"], report["family"]) == (0, 12, "chat")
     status, link = command("open")
     assert link["url"].startswith(served_farm.daemon.address.url)
 
@@ -112,7 +112,9 @@ def test_data_check_and_open(
         (("jobs", "add", "{file}", "--model", "{model}", "--rank", "0"), "RUN-SPEC-INVALID"),
         (("jobs", "add", "{file}", "--model", "{model}", "--format", "x"), "DATA-FORMAT-UNKNOWN"),
         (("jobs", "add", "{empty}", "--model", "{model}"), "DATA-EMPTY"),
-        (("jobs", "add", "{text}", "--model", "{model}"), "DATA-NOT-JSON"),
+        (("jobs", "add", "{cut}", "--model", "{model}"), "DATA-NOT-JSON"),
+        (("jobs", "add", "{file}", "--model", "{model}", "--map", "x"), "DATA-MAPPING-INVALID"),
+        (("jobs", "add", "{half}", "--model", "{model}"), "DATA-TOO-MANY-REJECTED"),
         (("data", "check", "/no/such/file"), "DATA-NOT-FOUND"),
         (("data", "check", "{tmp}"), "DATA-NOT-FOUND"),
         (("data", "check", "{empty}"), "DATA-EMPTY"),
@@ -136,7 +138,8 @@ def test_errors_keep_their_code(
     code: str,
 ) -> None:
     places = {"tmp": tmp_path, "file": file, "model": served_farm.model}
-    for name, content in (("empty", ""), ("text", "hello")):
+    half = '{"prompt": "p", "completion": "c"}\n{"prompt": "p"}\n'
+    for name, content in (("empty", ""), ("text", "hello"), ("cut", "[{"), ("half", half)):
         places[name] = tmp_path / name
         (tmp_path / name).write_text(content)
     for name, kind in (("pickled", "LlamaForCausalLM"), ("mamba", "MambaForCausalLM")):

@@ -126,8 +126,8 @@ def test_chosen_file_and_an_earlier_one(page: Page, studio: Studio, tmp_path: Pa
     ("text", "code"),
     [
         ("", "DATA-EMPTY"),
-        ("once upon a time\n", "DATA-NOT-JSON"),
-        ('{"text": "no form"}\n', "DATA-FORMAT-UNKNOWN"),
+        ('[{"text": "cut"}, {"te', "DATA-NOT-JSON"),
+        ('{"word": "no form"}\n', "DATA-FORMAT-UNKNOWN"),
         ('{"prompt": "", "completion": ""}\n', "DATA-NO-USABLE-ROWS"),
     ],
 )

@@ -32,7 +32,7 @@ from slidepack.engine.contract.job import (
     LoraMethod,
     ModelRef,
 )
-from slidepack.engine.data.check import DataReport
+from slidepack.engine.data.report import DataReport
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
 from slidepack.web.results import JobDetail
@@ -210,13 +210,12 @@ def home_page(report: HardwareReport, *, full: bool) -> HomePage:
         source_hash="",
         form="chat",
         report=DataReport(
-            format="chat",
+            family="chat",
             rows=1,
-            usable=1,
+            accepted=1,
             rejected=0,
             reasons={},
-            first_rejects=(),
-            ignored_fields=(),
+            ignored_columns=(),
             first_questions=(),
             content_hash="",
         ),

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.daemons import DaemonProcess
@@ -40,7 +41,7 @@ def untouched(served_farm: Farm) -> Iterator[DaemonProcess]:
 _BAD = {
     "empty": (b"", "DATA-EMPTY"),
     "blank": (b" \n\n\t\n", "DATA-EMPTY"),
-    "text": (b"hello, this is a letter\nand no data\n", "DATA-NOT-JSON"),
+    "cut": (b'[{"text": "a"}, {"text": ', "DATA-NOT-JSON"),
     "binary": (bytes(range(256)) * 40, None),
     "zip": (b"PK\x03\x04" + b"\0" * 500, None),
     "numbers": (b"[1, 2, 3]", "DATA-FORMAT-UNKNOWN"),
@@ -48,6 +49,9 @@ _BAD = {
     "no-answers": (b'{"prompt": "p", "completion": ""}\n' * 3, "DATA-NO-USABLE-ROWS"),
     "no-turns": (b'{"messages": []}\n' * 3, "DATA-NO-USABLE-ROWS"),
     "other-fields": (b'{"a": 1}\n' * 3, "DATA-FORMAT-UNKNOWN"),
+    "preferences": (b'{"chosen": "a", "rejected": "b"}\n', "DATA-PREFERENCE-UNSUPPORTED"),
+    "two-forms": (b'{"prompt": "p", "completion": "c", "instruction": "i", "output": "o"}', None),
+    "half-bad": (b'{"prompt": "p", "completion": "c"}\n{"prompt": "p"}\n', None),
 }
 
 
@@ -104,6 +108,43 @@ def test_the_same_bytes_are_kept_once(served_farm: Farm) -> None:
         assert _stored(daemon) == stored
 
 
+def test_the_user_says_how_a_file_is_read(served_farm: Farm) -> None:
+    daemon = served_farm.daemon
+    content = (
+        b'{"ask": "how", "say": "so", "or": "or so"}\n{"ask": "why", "say": null, "or": "hence"}\n'
+    )
+
+    def put(**query: str | list[str]) -> dict[str, Any]:
+        with daemon.http() as client:
+            answer = client.put("/api/v1/datasets", params={"name": "x", **query}, content=content)
+        value: dict[str, Any] = answer.json()
+        return value
+
+    assert put()["code"] == "DATA-FORMAT-UNKNOWN"
+    wrong = put(map=["question=ask", "answer=nothing"])
+    assert (wrong["code"], "ask, or, say" in wrong["why"]) == ("DATA-MAPPING-INVALID", True)
+    assert put(map=["question"])["code"] == "DATA-MAPPING-INVALID"
+    assert put(map=["question=ask", "answer=say"])["code"] == "DATA-TOO-MANY-REJECTED"
+    one = put(map=["question=ask", "answer=say"], allow_rejects="true")
+    other = put(map=["question=ask", "answer=or"])
+    assert (one["report"]["accepted"], other["report"]["accepted"]) == (1, 2)
+    assert other["report"]["columns"] == {"question": "ask", "answer": "or"}
+    assert one["id"] != other["id"]
+    # The same bytes read in the same way are the same data set.
+    assert put(map=["question=ask", "answer=or"]) == other
+    assert put(text_mode="word")["code"] == "DATA-FORMAT-UNKNOWN"
+
+
+def test_the_ending_of_a_name_tells_a_table_from_a_text(served_farm: Farm) -> None:
+    content = b"prompt,completion\nOne,two\nThree,four\n"
+    with served_farm.daemon.http() as client:
+        families = [
+            client.put(f"/api/v1/datasets?name={name}", content=content).json()["report"]["family"]
+            for name in ("x.csv", "x.txt", "X.CSV", "x.y.txt")
+        ]
+    assert families == ["completion", "text", "completion", "text"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -136,11 +177,9 @@ def test_a_name_is_only_a_label(served_farm: Farm, name: str) -> None:
         served_farm.act(job["id"], "cancel")
         page = client.get("/").text
     assert "<script>alert" not in page
-    assert {p.name for p in (daemon.home / "datasets" / str(record["id"])).iterdir()} == {
-        "original",
-        "rows.jsonl",
-        "rejects.jsonl",
-    }
+    stored = {p.name for p in (daemon.home / "datasets" / str(record["id"])).iterdir()}
+    assert stored - {"original", "original.jsonl"} == {"rows.jsonl", "rejects.jsonl"}
+    assert len(stored) == 3
     after = {p for p in daemon.home.parent.rglob("*") if "datasets" not in p.parts}
     assert {p for p in after - tree if "jobs" not in p.parts and "db" not in p.name} == set()
     assert "Traceback" not in daemon.log[logged:]

@@ -52,8 +52,12 @@ class DaemonClient:
         """Return the text of a GET."""
         return self._send("GET", path).text
 
-    def upload(self, path: Path, form: str | None) -> Any:
+    def upload(self, path: Path, query: dict[str, Any] | None = None) -> Any:
         """Stream a data file to the daemon and return the dataset.
+
+        Args:
+            path: the file.
+            query: how to read it: format, map, allow_rejects and so on.
 
         Raises:
             SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-CUT, and what the daemon answers.
@@ -66,7 +70,7 @@ class DaemonClient:
                 return self._send(
                     "PUT",
                     "/datasets",
-                    params={"name": path.name} | ({"format": form} if form else {}),
+                    params={"name": path.name, **(query or {})},
                     content=_chunks(file),
                     headers={"content-length": length} if length else {},
                 ).json()

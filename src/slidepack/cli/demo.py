@@ -88,8 +88,8 @@ def _open_job(client: DaemonClient) -> int | None:
 
 
 def _queue(client: DaemonClient, model_id: str) -> int:
-    train = client.upload(_DATA / "train.jsonl", None)
-    held_out = client.upload(_DATA / "held_out.jsonl", None)
+    train = client.upload(_DATA / "train.jsonl")
+    held_out = client.upload(_DATA / "held_out.jsonl")
     request = _SETTINGS | {"model": model_id, "dataset": train["id"], "held_out": held_out["id"]}
     return int(client.post("/jobs", request)["id"])
 

@@ -7,6 +7,7 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.output import print_json, print_table, say
+from slidepack.engine.data.rows import FORMATS
 
 app = typer.Typer(help="The queue.", no_args_is_help=True)
 
@@ -16,14 +17,24 @@ Value = typer.Option
 
 @app.command("add")
 def add(
-    data: Annotated[Path, typer.Argument(help="Data file: JSON or JSON lines.")],
+    data: Annotated[Path, typer.Argument(help="Data file.")],
     model: Annotated[str, Value(help="Id of a model (`slidepack models list`).")],
     held_out: Annotated[
         Path | None, Value(help="Data file that is measured and never trained.")
     ] = None,
     form: Annotated[
-        str | None, Value("--format", help="chat, alpaca or completion; detected if left out.")
+        str | None, Value("--format", help=f"{', '.join(FORMATS)}; detected if left out.")
     ] = None,
+    columns: Annotated[
+        list[str] | None, Value("--map", help="ROLE=COLUMN, as in output=answer; repeatable.")
+    ] = None,
+    allow_rejects: Annotated[
+        bool, Value("--allow-rejects", help="Bear that many rows are left out.")
+    ] = False,
+    text_mode: Annotated[
+        str | None, Value(help="Of plain text: document, paragraph or line.")
+    ] = None,
+    encoding: Annotated[str | None, Value(help="Of a text file; found out if not given.")] = None,
     name: Annotated[str | None, Value(help="Display name.")] = None,
     method: Annotated[str | None, Value(help="lora or full (lora).")] = None,
     rank: Annotated[int | None, Value(help="LoRA rank (16).")] = None,
@@ -60,9 +71,13 @@ def add(
     }
     # What was not given takes the API's own default.
     request = {key: value for key, value in given.items() if value is not None}
-    request |= {"model": model, "dataset": client.upload(data, form)["id"]}
+    reading = {"format": form, "map": columns, "text_mode": text_mode, "encoding": encoding}
+    query = {key: value for key, value in reading.items() if value is not None}
+    if allow_rejects:
+        query["allow_rejects"] = "true"
+    request |= {"model": model, "dataset": client.upload(data, query)["id"]}
     if held_out is not None:
-        request["held_out"] = client.upload(held_out, form)["id"]
+        request["held_out"] = client.upload(held_out, query)["id"]
     job = client.post("/jobs", request)
     if json_output:
         print_json(job)

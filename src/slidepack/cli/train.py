@@ -32,6 +32,7 @@ from slidepack.engine.contract.job import DatasetRef, JobSpec, ModelRef
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
 from slidepack.engine.data.check import check_file
+from slidepack.engine.data.report import CheckOptions
 from slidepack.engine.importer.fingerprint import content_hash
 from slidepack.engine.memory import plan_run
 from slidepack.engine.shape import read_shape
@@ -55,6 +56,10 @@ class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Rows that are only measured; empty takes a share of the data."""
     format: str = ""
     """Format of the rows; empty detects it."""
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    """Role to column of the rows, as in {output = "answer"}; what is not named is found out."""
+    allow_rejects: bool = False
+    """Take data of which more than the usual share is left out."""
 
     def __post_init__(self) -> None:
         """Refuse what is no path."""
@@ -133,22 +138,25 @@ def _spec(asked: TrainFile, beside: Path, root: Path, base: ModelRef, tell: Tell
     data = beside / asked.data
     held_out = None
     if asked.held_out:
-        held_out = _rows(beside / asked.held_out, root / "held-out", asked.format, tell)
-    rows = _rows(data, root / "data", asked.format, tell)
+        held_out = _rows(asked, beside / asked.held_out, root / "held-out", tell)
+    rows = _rows(asked, data, root / "data", tell)
     return job_spec(asked, f"{data.stem} on {base.name}", base, rows, held_out)
 
 
-def _rows(source: Path, folder: Path, form: str, tell: Tell) -> DatasetRef:
+def _rows(asked: TrainFile, source: Path, folder: Path, tell: Tell) -> DatasetRef:
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "rows.jsonl"
-    report = check_file(source, rows, folder / "rejects.jsonl", form or None)
-    if report.usable < report.rows:
-        tell(f"{report.rows - report.usable} of {report.rows} rows of {source.name} are left out.")
+    options = CheckOptions(
+        form=asked.format or None, columns=asked.columns, allow_rejects=asked.allow_rejects
+    )
+    report = check_file(source, rows, folder / "rejects.jsonl", options)
+    if report.rejected:
+        tell(f"{report.rejected} of {report.rows} rows of {source.name} are left out.")
     return DatasetRef(
         dataset_id=source.name,
         path=str(rows),
         content_hash=report.content_hash,
-        mapping=report.format,
+        mapping=report.family or "",
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import re
 import secrets
 import shutil
 import time
@@ -15,12 +16,15 @@ from slidepack.daemon.settings import Settings
 from slidepack.daemon.store.catalogue import Catalogue, DatasetRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import fsync_folder
-from slidepack.engine.data.check import check_file, known_format
-from slidepack.engine.data.rows import Format, clip
+from slidepack.engine.data.check import check_file
+from slidepack.engine.data.mapping import mapping_of
+from slidepack.engine.data.report import CheckOptions
+from slidepack.engine.data.rows import clip
 
 logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 8 << 20
+_SUFFIX: Final = re.compile(r"(\.[a-z0-9]{1,10}){1,2}$")
 
 
 class Uploads:
@@ -46,20 +50,21 @@ class Uploads:
         *,
         name: str,
         declared_bytes: int | None,
-        form: str | None,
+        options: CheckOptions,
     ) -> DatasetRecord:
         """Store and check one file.
 
         Args:
             stream: the file's bytes.
-            name: the file's own name, kept for display only.
+            name: the file's own name, for display; of it, only the ending is ever a file's name.
             declared_bytes: length that the client announced, or None.
-            form: format to read it as; None detects it.
+            options: how to read it.
 
         Raises:
             SlidepackError: DISK-FULL, DATA-UPLOAD-CUT, and what `check_file` raises.
         """
-        form_checked = known_format(form)
+        # What cannot be asked is refused before a gigabyte has come.
+        mapping_of(options)
         self._require_room(declared_bytes or 0)
         temporary = self._paths.uploads / f"{secrets.token_hex(8)}.part"
         try:
@@ -72,7 +77,7 @@ class Uploads:
                     fix="Drop the file again.",
                 )
             return await asyncio.to_thread(
-                self._finish, temporary, clip(name, 200), size, digest, form_checked
+                self._finish, temporary, clip(name, 200), size, digest, options
             )
         except OSError as error:
             raise disk_error(error, self._paths.home) from error
@@ -115,9 +120,9 @@ class Uploads:
         return found == dataset.report.content_hash
 
     def _finish(
-        self, temporary: Path, name: str, size: int, digest: str, form: Format | None
+        self, temporary: Path, name: str, size: int, digest: str, options: CheckOptions
     ) -> DatasetRecord:
-        known = self._catalogue.find_dataset(digest, form)
+        known = self._catalogue.find_dataset(digest, options, _suffix_of(name))
         if known is not None and self._is_whole(known):
             return known
         dataset_id = self._catalogue.reserve_dataset(name, size, digest, time.time())
@@ -125,8 +130,8 @@ class Uploads:
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            original = temporary.rename(folder / "original")
-            report = check_file(original, folder / "rows.jsonl", folder / "rejects.jsonl", form)
+            original = temporary.rename(folder / f"original{_suffix_of(name)}")
+            report = check_file(original, folder / "rows.jsonl", folder / "rejects.jsonl", options)
             fsync_folder(folder)
             self._catalogue.set_dataset_report(dataset_id, report)
         except BaseException:
@@ -134,6 +139,12 @@ class Uploads:
             self._catalogue.drop_dataset(dataset_id)
             raise
         return self._catalogue.dataset(dataset_id)
+
+
+def _suffix_of(name: str) -> str:
+    """Return the ending of a name, which tells a table from a text: `.csv` or `.jsonl.gz`."""
+    found = _SUFFIX.search(name.lower())
+    return found.group() if found else ""
 
 
 def _append(file: BinaryIO, data: bytes, digest: "hashlib._Hash") -> int:

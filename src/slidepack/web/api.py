@@ -15,6 +15,8 @@ from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.engine.data.mapping import parse_columns
+from slidepack.engine.data.report import CheckOptions
 from slidepack.web.access import Access
 from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_detail, log_tail
 from slidepack.web.streams import job_stream, queue_stream
@@ -95,14 +97,24 @@ async def upload_dataset(
     service: Service,
     name: FromQuery[str],
     form: Annotated[str | None, QueryParameter(name="format")] = None,
+    columns: Annotated[list[str] | None, QueryParameter(name="map")] = None,
+    allow_rejects: FromQuery[bool] = False,
+    text_mode: FromQuery[str | None] = None,
+    encoding: FromQuery[str | None] = None,
 ) -> DatasetRecord:
-    """Store and check a data file; the body is the file itself."""
+    """Store and check a data file; the body is the file itself, `map` says ROLE=COLUMN."""
     length = request.headers.get("content-length")
     dataset = await service.uploads.receive(
         request.stream(),
         name=name,
         declared_bytes=int(length) if length and length.isdecimal() else None,
-        form=form,
+        options=CheckOptions(
+            form=form,
+            columns=parse_columns(columns or ()),
+            allow_rejects=allow_rejects,
+            text_mode=text_mode,
+            encoding=encoding,
+        ),
     )
     service.changes.bump()
     return dataset

@@ -10,10 +10,17 @@ from tokenizers import Tokenizer, normalizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.masking import EncodedRow, encode_prompt, encode_row
-from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn
+from slidepack.engine.data.masking import EncodedRow, encode_prompt
+from slidepack.engine.data.rows import (
+    ChatRow,
+    CompletionRow,
+    Reject,
+    Row,
+    Turn,
+)
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
+from slidepack.engine.data.too_long import encode_rows
 
 
 def _chat(*turns: tuple[Any, ...]) -> ChatRow:
@@ -28,14 +35,14 @@ def _chat(*turns: tuple[Any, ...]) -> ChatRow:
 
 
 def _encode(row: Row, tokenizer: ChatTokenizer, limit: int = 4096) -> EncodedRow:
-    encoded = encode_row(row, tokenizer, limit)
+    (encoded,) = encode_rows(row, tokenizer, limit)
     assert isinstance(encoded, EncodedRow), encoded
     assert len(encoded.ids) == len(encoded.supervised)
     return encoded
 
 
 def _rejected(row: Row, tokenizer: ChatTokenizer, limit: int = 4096) -> Reject:
-    encoded = encode_row(row, tokenizer, limit)
+    (encoded,) = encode_rows(row, tokenizer, limit)
     assert isinstance(encoded, Reject), encoded
     assert encoded.line == 1
     return encoded
@@ -221,10 +228,11 @@ def test_the_tiny_tokenizer_too(tmp_path: Path) -> None:
 
 
 def test_a_conversation_needs_a_template(tmp_path: Path) -> None:
-    tokenizer = _tokenizer(tmp_path, None)
-    assert not tokenizer.has_template
+    save_tokenizer(tmp_path, template=None)
+    tokenizer = load_tokenizer(tmp_path, "none")
+    assert (tokenizer.has_template, tokenizer.template_name) == (False, "none")
     with pytest.raises(SlidepackError) as caught:
-        encode_row(CONVERSATIONS[0], tokenizer, 100)
+        encode_rows(CONVERSATIONS[0], tokenizer, 100)
     assert caught.value.report.code == "MODEL-NO-CHAT-TEMPLATE"
     assert _encode(CompletionRow(1, "a", "b"), tokenizer).num_supervised == 2
 
@@ -265,7 +273,12 @@ DROPS_SYSTEM = TEMPLATE.replace(
         ("{{ nothing.there }}", ("user", "assistant"), "template-refused", "undefined"),
         ("{{ range(10 ** 9) | list }}", ("user", "assistant"), "template-refused", "Range"),
         ("{{ nothing | tojson }}", ("user", "assistant"), "template-refused", "JSON"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ("user",), "template-refused", "recur"),
+        (
+            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+            ("user", "assistant"),
+            "template-refused",
+            "recur",
+        ),
     ],
 )
 def test_templates_that_do_not_fit_are_refused_row_by_row(

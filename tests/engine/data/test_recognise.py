@@ -1,303 +1,179 @@
-"""Rows of each format: what is taken, what is mended, what is refused and why."""
+"""Which family the rows of a file are, and what is asked where two fit."""
 
-import json
 from typing import Any
 
 import pytest
 
-from slidepack.engine.data.recognise import RowConverter, formats_of
-from slidepack.engine.data.rows import (
-    ChatRow,
-    CompletionRow,
-    Format,
-    Number,
-    Reject,
-    Row,
-    Turn,
-    clip,
-    mend_text,
-)
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.recognise import Decision, Recogniser
+from slidepack.engine.data.rows import Format
+
+TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+SHARE = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+ALPACA = {"instruction": "i", "output": "o"}
+COMPLETION = {"prompt": "p", "completion": "c"}
 
 
-def _convert(form: Format, value: object) -> Row | Reject:
-    text = json.dumps(value)
-    decoder = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
-    return RowConverter(form).convert(7, decoder.decode(text))
+def _decide(*rows: Any) -> Decision:
+    recogniser = Recogniser()
+    for line, row in enumerate(rows, start=1):
+        recogniser.see(line, row)
+    return recogniser.decide()
 
 
-def _chat(*turns: dict[str, Any]) -> Row | Reject:
-    return _convert("chat", {"messages": list(turns)})
-
-
-def _turn(role: str, content: object, **more: object) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
-
-
-USER = _turn("user", "q")
-ANSWER = _turn("assistant", "a")
-
-
-def _reason(row: Row | Reject) -> str:
-    assert isinstance(row, Reject), row
-    assert row.line == 7
-    assert row.detail
-    assert "\n" not in row.detail
-    return row.reason
-
-
-def test_every_role_is_taken() -> None:
-    row = _chat(_turn("developer", "d"), _turn("system", "s"), USER, _turn("tool", "t"), ANSWER)
-    assert row == ChatRow(
-        7,
-        (
-            Turn("system", "d", False),
-            Turn("system", "s", False),
-            Turn("user", "q", False),
-            Turn("tool", "t", False),
-            Turn("assistant", "a", True),
-        ),
-    )
-
-
-def test_same_role_in_a_row_and_a_last_user_turn_are_kept() -> None:
-    row = _chat(USER, _turn("user", "again"), ANSWER, _turn("assistant", "b"), _turn("user", "bye"))
-    assert isinstance(row, ChatRow)
-    assert [turn.content for turn in row.messages] == ["q", "again", "a", "b", "bye"]
-    assert [turn.train for turn in row.messages] == [False, False, True, True, False]
+def _error(*rows: Any) -> SlidepackError:
+    decision = _decide(*rows)
+    assert decision.error is not None, decision
+    return decision.error
 
 
 @pytest.mark.parametrize(
-    ("marks", "trained"),
+    ("row", "family"),
     [
-        ({}, True),
-        ({"weight": 1}, True),
-        ({"weight": 1.0}, True),
-        ({"weight": None, "train": None}, True),
-        ({"weight": True}, True),
-        ({"train": True}, True),
-        ({"loss_weight": 1.0}, True),
-        ({"loss_weight": 0.0, "weight": 1}, False),
-        ({"weight": 0}, False),
-        ({"weight": 0.0}, False),
-        ({"weight": False}, False),
-        ({"train": False}, False),
-        ({"weight": 1, "train": False}, False),
+        ({"messages": TALK}, "chat"),
+        ({"messages": TALK, "tools": [], "parallel_tool_calls": True}, "chat"),
+        ({"conversation": TALK, "turn": 1, "openai_moderation": [{"flagged": False}]}, "chat"),
+        ({"anything at all": TALK, "n": 1}, "chat"),
+        ({"conversations": TALK}, "chat"),
+        ({"conversations": SHARE, "system": "s", "tools": "[]"}, "sharegpt"),
+        ({"messages": SHARE}, "sharegpt"),
+        ({"dialog_trace": SHARE, "id": "x"}, "sharegpt"),
+        ({"prompt": "q", "prompt_id": "1", "messages": TALK}, "chat"),
+        (ALPACA, "alpaca"),
+        (ALPACA | {"input": "", "text": "i o"}, "alpaca"),
+        (ALPACA | {"system": "s", "history": [["q", "a"]]}, "alpaca"),
+        ({"instruction": "i", "context": "", "response": "r", "category": "open_qa"}, "alpaca"),
+        ({"query": "q", "response": "r"}, "alpaca"),
+        (COMPLETION, "completion"),
+        ({"prompt": "p", "response": "r"}, "completion"),
+        ({"prompt": TALK[:1], "completion": TALK[1:]}, "completion"),
+        ({"question": "q", "answer": "a"}, "qa"),
+        ({"Question": "q", "Answer": "a", "Unnamed: 0": "0"}, "qa"),
+        ({"problem": "p", "generated_solution": "s", "expected_answer": "5"}, "qa"),
+        ({"input": "q", "output": "a"}, "qa"),
+        ({"id": "1", "system_prompt": "s", "question": "q", "response": "r"}, "qa"),
+        ({"text": "t"}, "text"),
+        ({"text": "t", "timestamp": "x", "url": "y"}, "text"),
+        ({"input_ids": [1, 2], "labels": [-100, 2], "attention_mask": [1, 1]}, "tokens"),
+        ({"input_ids": [1], "text": "t", "messages": TALK}, "tokens"),
+        ({"prompt": "p", "chosen": TALK, "rejected": TALK, "messages": TALK}, "preference"),
+        ({"system": "", "question": "q", "chosen": "a", "rejected": "b"}, "preference"),
+        ({"input": "q", "preferred_output": "a", "non_preferred_output": "b"}, "preference"),
+        ({"messages": TALK, "rejected_response": "no"}, "preference"),
+        (COMPLETION | {"label": True}, "preference"),
+        ({"messages": TALK, "kto_tag": False}, "preference"),
+        ({"messages": TALK, "label": False}, "preference"),
+        ({"messages": TALK, "label": "spam"}, "chat"),
+        ({"chosen_messages": TALK, "rejected_messages": TALK}, "preference"),
     ],
 )
-def test_marks_say_which_answers_are_trained(marks: dict[str, Any], trained: bool) -> None:
-    row = _chat(USER, _turn("assistant", "first", **marks), USER, ANSWER)
-    assert isinstance(row, ChatRow)
-    assert [turn.train for turn in row.messages] == [False, trained, False, True]
+def test_each_family_is_known_by_its_rows(row: dict[str, Any], family: Format) -> None:
+    decision = _decide(row)
+    assert (decision.family, decision.error) == (family, None)
+    # The order of columns and other columns change nothing.
+    other = {"zz": None, **dict(reversed(row.items())), "category": "secret"}
+    assert _decide(other).family == family
+
+
+def test_columns_that_are_null_do_not_count() -> None:
+    # One table of everything: each row has all columns, most of them null.
+    chat = {"messages": TALK, "prompt": None, "completion": None}
+    text = {"messages": None, "prompt": "p", "completion": "c"}
+    assert _decide(*[chat] * 200, text).family == "chat"
+    assert _decide(*[chat] * 200, text).error is None
+    assert _error(*[chat] * 20, text).report.code == "DATA-AMBIGUOUS"
 
 
 @pytest.mark.parametrize(
-    "marks",
+    ("row", "family"),
     [
-        {"weight": 2},
-        {"weight": 0.5},
-        {"weight": "1"},
-        {"weight": []},
-        {"weight": {"a": 1}},
-        {"weight": float("nan")},
-        {"weight": "\ud83d"},
-        {"train": "yes"},
-        {"train": 1},
-        {"train": {}},
+        ({"messages": None}, "chat"),
+        ({"messages": []}, "chat"),
+        ({"conversations": []}, "sharegpt"),
+        ({"instruction": "i", "output": None}, "alpaca"),
+        ({"prompt": "p", "completion": None}, "completion"),
+        ({"text": None}, "text"),
     ],
 )
-def test_odd_marks_are_refused(marks: dict[str, Any]) -> None:
-    assert _reason(_chat(USER, _turn("assistant", "a", **marks))) == "bad-weight"
+def test_rows_without_content_are_known_by_name_where_nothing_else_is_there(
+    row: dict[str, Any], family: Format
+) -> None:
+    assert _decide(row) == _decide(row)
+    assert (_decide(row).family, _decide(row).error) == (family, None)
+    assert _decide(*[row] * 5, {"question": "q", "answer": "a"}).family == "qa"
 
 
-def test_content_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
-    row = _chat(_turn("user", parts), ANSWER)
-    assert isinstance(row, ChatRow)
-    assert row.messages[0].content == "a b"
-    # LLaMA-Factory says `value`.
-    row = _chat(_turn("user", [{"type": "text", "value": "c"}]), ANSWER)
-    assert isinstance(row, ChatRow)
-    assert row.messages[0].content == "c"
+def test_the_two_ways_to_write_a_conversation_are_no_question() -> None:
+    decision = _decide({"messages": TALK}, {"messages": TALK}, {"conversations": SHARE})
+    assert (decision.family, decision.error) == ("chat", None)
+    decision = _decide({"messages": TALK}, {"messages": SHARE}, {"conversations": SHARE})
+    assert (decision.family, decision.error) == ("sharegpt", None)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("rows", "families"),
     [
-        (None, "bad-content"),
-        ([None], "bad-content"),
-        (["a"], "bad-content"),
-        ([{"type": "image_url", "image_url": "x"}], "bad-content"),
-        ([{"type": "text", "text": None}], "bad-content"),
-        ([{"type": ["text"], "text": "a"}], "bad-content"),
-        ({"text": "a"}, "bad-content"),
-        (True, "bad-content"),
-        (float("nan"), "bad-content"),
-        ("", "empty-answer"),
-        ([], "empty-answer"),
-        ("  \n\t", "empty-answer"),
-        ("\u200b", "empty-answer"),
-        ("\ufeff\u200c \u200d\u2060", "empty-answer"),
-        ("\0\0", "empty-answer"),
-        ([{"type": "text", "text": "  "}], "empty-answer"),
+        ([{"messages": TALK} | ALPACA] * 3, ["chat", "alpaca"]),
+        ([{"messages": TALK} | COMPLETION] * 3, ["chat", "completion"]),
+        ([ALPACA | {"question": "q", "answer": "a"}] * 3, ["alpaca", "qa"]),
+        ([{"messages": TALK}] * 2 + [ALPACA] * 3, ["alpaca", "chat"]),
+        ([{"conversations": SHARE}] * 3 + [{"text": "t"}], ["sharegpt", "text"]),
     ],
 )
-def test_answers_that_say_nothing_are_refused(content: object, reason: str) -> None:
-    assert _reason(_chat(USER, _turn("assistant", content))) == reason
+def test_two_families_are_a_question(rows: list[Any], families: list[str]) -> None:
+    decision = _decide(*rows)
+    assert [choice.family for choice in decision.choices] == families
+    assert decision.family == families[0]
+    assert decision.error is not None
+    report = decision.error.report
+    assert report.code == "DATA-AMBIGUOUS"
+    assert f"--format {' or '.join(families)}" in report.fix
+    for choice in decision.choices:
+        assert f"{choice.family} {choice.rows}" in report.why
+
+
+def test_one_row_in_a_hundred_is_no_question() -> None:
+    rows = [{"messages": TALK}] * 199
+    assert _decide(*rows, ALPACA).error is None
+    assert _error(*rows[:98], ALPACA, ALPACA).report.code == "DATA-AMBIGUOUS"
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
+    ("row", "maps"),
     [
-        ([], "not-an-object"),
-        ("text", "not-an-object"),
-        (5, "not-an-object"),
-        (None, "not-an-object"),
-        ({}, "no-messages"),
-        ({"messages": None}, "no-messages"),
-        ({"messages": []}, "no-messages"),
-        ({"messages": {"role": "user"}}, "no-messages"),
-        ({"messages": ["a"]}, "bad-message"),
-        ({"messages": [None]}, "bad-message"),
-        ({"messages": [{}]}, "unknown-role"),
-        ({"messages": [_turn("robot", "a")]}, "unknown-role"),
-        ({"messages": [{"role": ["user"], "content": "a"}]}, "unknown-role"),
-        ({"messages": [{"role": {"a": 1}, "content": "a"}]}, "unknown-role"),
-        ({"messages": [USER]}, "no-answer"),
-        ({"messages": [USER, ANSWER | {"weight": 0}]}, "no-answer"),
-        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"a": 1}]}]}, "tool-calls"),
+        ({"problem": "p", "solution": "s", "answer": "5"}, ["answer=answer", "answer=solution"]),
+        ({"question": "q", "problem": "p", "answer": "a"}, ["question=question"]),
+        (ALPACA | {"response": "r"}, ["output=output", "output=response"]),
+        ({"messages": TALK, "messages_de": TALK}, ["messages=messages", "messages=messages_de"]),
     ],
 )
-def test_conversations_that_cannot_be_learned(value: object, reason: str) -> None:
-    assert _reason(_convert("chat", value)) == reason
+def test_two_columns_for_one_role_are_a_question(row: dict[str, Any], maps: list[str]) -> None:
+    report = _error(*[row] * 5).report
+    assert report.code == "DATA-AMBIGUOUS"
+    for text in maps:
+        assert f"--map {text}" in report.fix
 
 
-@pytest.mark.parametrize(
-    ("fields", "question"),
-    [
-        ({}, "Add."),
-        ({"input": None}, "Add."),
-        ({"input": ""}, "Add."),
-        ({"input": " \n"}, "Add."),
-        ({"input": "1+1"}, "Add.\n\n1+1"),
-        ({"input": 12}, "Add.\n\n12"),
-        ({"input": 1.50, "id": 1, "text": "all of it", "history": [["a", "b"]]}, "Add.\n\n1.5"),
-    ],
-)
-def test_alpaca_questions(fields: dict[str, Any], question: str) -> None:
-    row = _convert("alpaca", {"instruction": "Add.", "output": "2", **fields})
-    assert row == ChatRow(7, (Turn("user", question, False), Turn("assistant", "2")))
+@pytest.mark.parametrize("value", [{"a": 1}, [1], "text", None, 5, {}, {"instruction": "x"}])
+def test_what_fits_nothing_is_shown(value: Any) -> None:
+    report = _error(value, {"b": 2}).report
+    assert report.code == "DATA-FORMAT-UNKNOWN"
+    assert report.why.startswith("line 1 is ")
+    assert "--map" in report.fix
 
 
-def test_alpaca_system_and_blank_instruction() -> None:
-    row = _convert("alpaca", {"instruction": "", "input": "x", "output": "y", "system": "s"})
-    assert row == ChatRow(
-        7, (Turn("system", "s", False), Turn("user", "x", False), Turn("assistant", "y"))
-    )
-    row = _convert("alpaca", {"instruction": "x", "output": "y", "system": " "})
-    assert row == ChatRow(7, (Turn("user", "x", False), Turn("assistant", "y")))
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"output": None}, "no-answer"),
-        ({"output": ["a"]}, "not-text"),
-        ({"output": {"answer": "a", "score": 1}}, "not-text"),
-        ({"output": True}, "not-text"),
-        ({"output": float("nan")}, "not-text"),
-        ({"output": float("-inf")}, "not-text"),
-        ({"output": " "}, "empty-answer"),
-        ({"instruction": None}, "not-text"),
-        ({"instruction": ["a"]}, "not-text"),
-        ({"instruction": " ", "input": ""}, "no-question"),
-        ({"input": ["a"]}, "not-text"),
-        ({"system": True}, "not-text"),
-    ],
-)
-def test_alpaca_rows_that_cannot_be_learned(fields: dict[str, Any], reason: str) -> None:
-    assert _reason(_convert("alpaca", {"instruction": "a", "output": "b"} | fields)) == reason
-
-
-@pytest.mark.parametrize("written", ["42", "-0", "1.50", "1E5", "0.10", "9" * 5000])
-def test_numbers_stay_as_they_are_written(written: str) -> None:
-    converter = RowConverter("completion")
-    row = converter.convert(3, {"prompt": "p", "completion": Number(written)})
-    assert row == CompletionRow(3, "p", written)
-    assert converter.notes() == [
-        "Rows in which a number was taken as text: 1 (the first is line 3)."
+def test_nested_and_mixed_columns_that_play_no_role_do_not_matter() -> None:
+    rows: list[Any] = [
+        {"question": "q", "answer": "a", "metadata": {"o_wiki_title": title}, "id": index}
+        for index, title in enumerate(["Tower", 1984, None, ["x"], {"y": 1}])
     ]
+    assert _decide(*rows).family == "qa"
 
 
-def test_completions_keep_white_space() -> None:
-    row = _convert("completion", {"prompt": " \n a\t", "completion": "  b \n\n", "extra": 1})
-    assert row == CompletionRow(7, " \n a\t", "  b \n\n")
-    assert _convert("completion", {"prompt": "", "completion": "b"}) == CompletionRow(7, "", "b")
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ({"prompt": "a"}, "no-answer"),
-        ({"prompt": "a", "completion": "\n"}, "empty-answer"),
-        ({"prompt": [{"role": "user"}], "completion": "b"}, "not-text"),
-        ({"completion": "b"}, "not-text"),
-    ],
-)
-def test_completions_that_cannot_be_learned(value: object, reason: str) -> None:
-    assert _reason(_convert("completion", value)) == reason
-
-
-def test_dates_stay_strings_and_broken_text_is_mended_and_counted() -> None:
-    converter = RowConverter("completion")
-    assert converter.convert(1, {"prompt": "p", "completion": "2024-01-01"}) == CompletionRow(
-        1, "p", "2024-01-01"
-    )
-    assert converter.notes() == []
-    assert converter.convert(2, {"prompt": "a\0", "completion": "x\ud83dy"}) == CompletionRow(
-        2, "a", "x\ufffdy"
-    )
-    converter.convert(3, {"prompt": "\0", "completion": ""})
-    converter.convert(4, {"prompt": "\0", "completion": "honest \ufffd"})
-    assert converter.notes() == [
-        "Rows out of which NUL characters were taken: 2 (the first is line 2).",
-        "Rows in which broken characters became U+FFFD: 1 (the first is line 2).",
-    ]
-
-
-def test_formats_by_fields() -> None:
-    assert formats_of({"messages": 1}) == ("chat",)
-    assert formats_of({"instruction": 1, "output": 2, "messages": 3}) == ("chat", "alpaca")
-    assert formats_of({"prompt": 1, "completion": 2, "x": 3}) == ("completion",)
-    assert formats_of({"instruction": 1}) == ()
-    assert formats_of([1]) == ()
-
-
-def test_mend_text() -> None:
-    assert mend_text("plain") == "plain"
-    assert mend_text("a\0b") == "ab"
-    assert mend_text("\udc00木\ud800\0") == "\ufffd木\ufffd"
-    assert mend_text("\ufeffa🙂") == "\ufeffa🙂"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("a\n  b\tc", "a b c"),
-        ("x" * 100, "x" * 79 + "…"),
-        ("a" + " " * 1000, "a…"),
-        ("\x1b[31mred\x00\x7f", "\ufffd[31mred\ufffd\ufffd"),
-        ("\ud800", "\ufffd"),
-        ({"a": Number("1.50")}, "{'a': 1.50}"),
-        (None, "None"),
-    ],
-)
-def test_clip_is_short_and_safe(value: object, shown: str) -> None:
-    assert clip(value) == shown
-
-
-def test_clip_bears_deep_and_huge_values() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    assert len(clip(deep)) <= 80
-    assert len(clip({str(i): ["x" * 1000] * 1000 for i in range(1000)})) <= 80
+def test_transcripts_in_one_text_are_refused_by_name() -> None:
+    row = {
+        "system": "SYSTEM: You are a helpful assistant with access to the following functions.",
+        "chat": "USER: Book a flight.\n\n\nASSISTANT: I cannot. <|endoftext|>\n\n\nUSER: Why?",
+    }
+    assert _error(*[row] * 3).report.code == "DATA-TRANSCRIPT-UNSUPPORTED"
+    assert _decide(*[row] * 3, {"messages": TALK}).family == "chat"

@@ -1,10 +1,11 @@
 """Splits depend on what a row asks, and on nothing else."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
-from slidepack.engine.data.rows import ChatRow, CompletionRow, Row, Turn
+from slidepack.engine.data.rows import ChatRow, CompletionRow, Row, TextRow, TokensRow, Turn
 from slidepack.engine.data.split import split_of
 
 
@@ -58,12 +59,17 @@ def test_a_rows_split_hangs_on_the_seed_and_not_on_its_neighbours() -> None:
     assert first != [split_of(row, 2, 0.2, 0.1) for row in rows]
 
 
-@pytest.mark.parametrize("kind", ["completion", "conversation"])
+WITHOUT_QUESTION: dict[str, Callable[[int], Row]] = {
+    "completion": lambda i: CompletionRow(i, " ", f"text {i}"),
+    "conversation": lambda i: ChatRow(
+        i, (Turn("system", "s", False), Turn("assistant", f"text {i}"))
+    ),
+    "text": lambda i: TextRow(i, f"text {i}"),
+    "tokens": lambda i: TokensRow(i, (i, i + 1), (True, True)),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_QUESTION)
 def test_rows_without_a_question_do_not_all_fall_on_one_side(kind: str) -> None:
-    rows: list[Row] = [
-        CompletionRow(i, " ", f"text {i}")
-        if kind == "completion"
-        else ChatRow(i, (Turn("system", "s", False), Turn("assistant", f"text {i}")))
-        for i in range(200)
-    ]
+    rows = [WITHOUT_QUESTION[kind](i) for i in range(200)]
     assert {split_of(row, 1, 0.25, 0.25) for row in rows} == {"train", "selection", "test"}

@@ -11,7 +11,15 @@ from tokenizers import AddedToken, Tokenizer
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, EvalSpec, JobSpec, LoraMethod, ModelRef
-from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn, encode_row
+from slidepack.engine.data.rows import (
+    ChatRow,
+    CompletionRow,
+    Reject,
+    Row,
+    TextRow,
+    Turn,
+    encode_row,
+)
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
 from slidepack.engine.worker.dataset import load_data, write_rejects
 
@@ -120,6 +128,38 @@ def test_a_dataset_that_changed_or_went_is_refused(
     with pytest.raises(SlidepackError) as caught:
         load_data(_spec(ref), tokenizer, 64, _nothing)
     assert caught.value.report.code == "DATA-NOT-FOUND"
+
+
+def test_a_base_model_is_asked_as_its_data_talks(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, template=None)
+    tokenizer = load_tokenizer(tmp_path)
+    asked = EvalSpec(sample_prompts=("Who?",), selection_fraction=0.0)
+    talks = _spec(_ref(tmp_path / "talks", _rows(5)), eval=asked)
+    (prompt,) = load_data(talks, tokenizer, 256, _nothing).prompts
+    assert tokenizer.decode(list(prompt.ids)) == "### Instruction:\nWho?\n\n### Response:\n"
+    texts: list[Row] = [TextRow(i, f"text {i}") for i in range(5)]
+    writes = _spec(_ref(tmp_path / "texts", texts), eval=asked)
+    data = load_data(writes, tokenizer, 256, _nothing)
+    assert len(data.train) == 5
+    assert tokenizer.decode(list(data.prompts[0].ids)) == "Who?"
+
+
+def test_held_out_texts_ask_nothing(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    texts: list[Row] = [TextRow(i, f"text {i}") for i in range(100)]
+    data = load_data(_spec(_ref(tmp_path / "rows", texts)), tokenizer, 64, _nothing)
+    assert data.selection
+    assert data.prompts == []
+
+
+@pytest.mark.parametrize(("too_long", "samples"), [("drop", 0), ("cut", 1), ("split", 5)])
+def test_the_job_says_what_becomes_of_long_rows(
+    tmp_path: Path, tokenizer: ChatTokenizer, too_long: str, samples: int
+) -> None:
+    ref = _ref(tmp_path / "rows", [*_rows(1), TextRow(9, "x" * 300)])
+    spec = _spec(ref, too_long=too_long, eval=EvalSpec(selection_fraction=0.0))
+    data = load_data(spec, tokenizer, 64, _nothing)
+    assert [row.line for row in data.train] == [0] + [9] * samples
+    assert len(data.rejects) == (too_long == "drop")
 
 
 def test_nothing_left_names_the_first_row(tmp_path: Path, tokenizer: ChatTokenizer) -> None:

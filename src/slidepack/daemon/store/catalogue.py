@@ -8,7 +8,7 @@ import msgspec
 
 from slidepack.daemon.store.database import Database
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
-from slidepack.engine.data.check import DataReport
+from slidepack.engine.data.report import CheckOptions, DataReport, decode_report
 from slidepack.engine.importer.contract import ImportProgress, ImportResult
 
 ModelState = Literal["importing", "ready", "failed"]
@@ -183,7 +183,7 @@ class Catalogue:
         """Complete a dataset's row; only complete ones are ever shown."""
         self._db.execute(
             "UPDATE datasets SET form = ?, report = ? WHERE id = ?",
-            report.format,
+            report.family,
             msgspec.json.encode(report).decode(),
             dataset_id,
         )
@@ -211,16 +211,19 @@ class Catalogue:
             )
         return _dataset(row)
 
-    def find_dataset(self, source_hash: str, form: str | None) -> DatasetRecord | None:
-        """Return a dataset made of the same bytes, read the same way, or None."""
-        row = self._db.one(
-            "SELECT * FROM datasets WHERE source_hash = ? AND report <> '' "
-            "AND (? IS NULL OR form = ?) ORDER BY id DESC LIMIT 1",
+    def find_dataset(
+        self, source_hash: str, options: CheckOptions, suffix: str
+    ) -> DatasetRecord | None:
+        """Return a dataset made of the same bytes, of a like name and read the same way."""
+        rows = self._db.query(
+            "SELECT * FROM datasets WHERE source_hash = ? AND report <> '' ORDER BY id DESC",
             source_hash,
-            form,
-            form,
         )
-        return None if row is None else _dataset(row)
+        for row in rows:
+            dataset = _dataset(row)
+            if dataset.report.options == options and dataset.name.lower().endswith(suffix):
+                return dataset
+        return None
 
     def datasets(self) -> list[DatasetRecord]:
         """Return all datasets, newest first."""
@@ -268,7 +271,7 @@ def _model(row: dict[str, object]) -> ModelRecord:
 
 
 def _dataset(row: dict[str, object]) -> DatasetRecord:
-    report = msgspec.json.decode(str(row["report"]), type=DataReport)
+    report = decode_report(str(row["report"]))
     return DatasetRecord(
         id=int(str(row["id"])),
         name=str(row["name"]),

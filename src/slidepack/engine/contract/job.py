@@ -180,7 +180,9 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
     batch_size: int = 8
     """Sequences in one optimizer step."""
     max_seq_len: int = 1024
-    """Longest sequence in tokens; longer rows are dropped and reported."""
+    """Longest sequence in tokens."""
+    too_long: Literal["drop", "cut", "split"] = "drop"
+    """What becomes of longer rows: left out and reported, cut behind the limit, or divided."""
     epochs: float = 0.0
     """Passes over the training rows; exactly one of `epochs` and `steps` is above 0."""
     steps: int = 0

@@ -1,173 +1,258 @@
 """Checks a data file and writes its normalised form: rows, rejects and a report."""
 
 import hashlib
+import itertools
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.families.cells import Repair
 from slidepack.engine.data.json_array import RawRow
+from slidepack.engine.data.judge import Judge
+from slidepack.engine.data.lint import Lint
+from slidepack.engine.data.mapping import ColumnMapping, mapping_of, require_columns, text_mode_of
 from slidepack.engine.data.reading import read_rows
-from slidepack.engine.data.recognise import RowConverter, formats_of, unread_fields
-from slidepack.engine.data.rows import FORMATS, Format, Reject, clip, encode_row, first_question
+from slidepack.engine.data.recognise import Decision, Recogniser, preference_error
+from slidepack.engine.data.report import CheckOptions, DataReport, Issue, Verdict
+from slidepack.engine.data.rows import Format, Reject, Row, clip, encode_row, first_question
 
-_AMBIGUOUS_SHARE: Final = 0.01
-"""Above this share of rows that fit a second format, the user is asked."""
+MAX_REJECTED_SHARE: Final = 0.3
+_FIRST_ROWS: Final = 16
+"""Rows after which the family is taken to be known; where it turns out otherwise, all is read
+again."""
 _SHOWN_REJECTS: Final = 20
-_SHOWN_FIELDS: Final = 50
-_COLLECTED_FIELDS: Final = 10_000
-"""A file whose rows have keys of their own (ids, say) must not fill the memory with them."""
+_SHOWN_COLUMNS: Final = 50
+_SHOWN_QUESTIONS: Final = 3
+_LOSSES: Final[tuple[Repair, ...]] = ("nul", "surrogate", "trailing-user-turn")
+"""Repairs that change what the row says."""
 
-
-class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a check found."""
-
-    format: Format
-    rows: int
-    """Rows in the file, usable or not."""
-    usable: int
-    rejected: int
-    reasons: dict[str, int]
-    """Rejected rows by reason."""
-    first_rejects: tuple[Reject, ...]
-    """The first few; all of them stand in `rejects.jsonl`."""
-    ignored_fields: tuple[str, ...]
-    """Fields of the file that no prompt sees."""
-    first_questions: tuple[str, ...]
-    """What the first usable rows ask, clipped."""
-    content_hash: str
-    """sha256 of the normalised rows."""
-    notes: tuple[str, ...] = ()
-    """What was done to the file and to its rows so that they could be read, in sentences."""
-
-
-def known_format(form: str | None) -> Format | None:
-    """Return the format of that name, or None where none is named.
-
-    Raises:
-        SlidepackError: DATA-FORMAT-UNKNOWN.
-    """
-    if form is None:
-        return None
-    for known in FORMATS:
-        if form == known:
-            return known
-    raise SlidepackError(
-        "DATA-FORMAT-UNKNOWN",
-        f"There is no format called {clip(form)}.",
-        fix=f"Use one of {', '.join(FORMATS)}.",
-    )
-
-
-def detect_format(path: Path) -> Format:
-    """Return the one format of the file, judged over all of its rows.
-
-    Raises:
-        SlidepackError: the reading errors of `read_rows`, DATA-FORMAT-UNKNOWN where no row fits,
-            DATA-AMBIGUOUS where two formats fit.
-    """
-    counts: Counter[Format] = Counter()
-    total = 0
-    example = ""
-    for raw in read_rows(path):
-        total += 1
-        if isinstance(raw, Reject):
-            continue
-        found = formats_of(raw.value)
-        counts.update(found)
-        if not found and not example:
-            example = f"line {raw.line} is {clip(raw.value)}"
-    if not counts:
-        raise SlidepackError(
-            "DATA-FORMAT-UNKNOWN",
-            "No row has a form that can be learned from.",
-            why=example or f"{total} rows, none of them JSON objects",
-            fix="Use rows with `messages`, with `instruction` and `output`, "
-            "or with `prompt` and `completion`.",
-        )
-    ranked = counts.most_common()
-    if len(ranked) > 1 and ranked[1][1] > _AMBIGUOUS_SHARE * total:
-        seen = ", ".join(f"{name} {count}" for name, count in ranked)
-        raise SlidepackError(
-            "DATA-AMBIGUOUS",
-            "The rows fit more than one format.",
-            why=f"of {total} rows: {seen}",
-            fix=f"Say which one: --format {' or '.join(name for name, _ in ranked)}.",
-        )
-    return ranked[0][0]
+OnBytes = Callable[[int], None]
 
 
 def check_file(
-    path: Path, rows_path: Path, rejects_path: Path, form: str | None = None
+    path: Path,
+    rows_path: Path,
+    rejects_path: Path,
+    options: CheckOptions | None = None,
 ) -> DataReport:
-    """Check `path`, write its usable rows and its rejects, and report.
+    """Check a file as `judge_file` does, and refuse one that cannot be used as it is.
+
+    Raises:
+        SlidepackError: why the verdict is `ask` or `refuse`.
+    """
+    report = judge_file(path, rows_path, rejects_path, options)
+    if report.error is not None:
+        raise SlidepackError.from_report(report.error)
+    return report
+
+
+def judge_file(
+    path: Path,
+    rows_path: Path,
+    rejects_path: Path,
+    options: CheckOptions | None = None,
+    progress: OnBytes | None = None,
+) -> DataReport:
+    """Check `path`, write its accepted rows and its rejects, and report; a bad file is no error.
 
     Args:
         path: the user's file.
         rows_path: where the normalised rows go.
         rejects_path: where the rejected rows go, one JSON object a line.
-        form: the format to read the file as; None detects it.
-
-    Raises:
-        SlidepackError: as `detect_format`, and DATA-NO-USABLE-ROWS.
+        options: how to read the file.
+        progress: called with the number of bytes read.
     """
-    chosen = known_format(form) or detect_format(path)
-    with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
-        report = _convert_all(path, chosen, rows_file, rejects_file)
-        for written in (rows_file, rejects_file):
-            # Jobs are pinned to these bytes, so a power cut must not take them.
-            written.flush()
-            os.fsync(written.fileno())
-    if not report.usable:
-        first = report.first_rejects[0] if report.first_rejects else None
-        raise SlidepackError(
-            "DATA-NO-USABLE-ROWS",
-            f"None of the {report.rows} rows can be used.",
-            why=f"line {first.line}: {first.reason} ({first.detail})" if first else "",
-            fix="Mend the rows named, then add the file again.",
+    asked = options or CheckOptions()
+    check = _Pass(path, asked, progress)
+    try:
+        mapping = mapping_of(asked)
+        with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
+            check.run(mapping, mapping.family, rows_file, rejects_file)
+            best = check.decision.family
+            if mapping.family is None and best is not None and best != check.family:
+                for file in (rows_file, rejects_file):
+                    file.seek(0)
+                    file.truncate()
+                check = _Pass(path, asked, progress)
+                check.run(mapping, best, rows_file, rejects_file)
+            for file in (rows_file, rejects_file):
+                # Jobs are pinned to these bytes, so a power cut must not take them.
+                file.flush()
+                os.fsync(file.fileno())
+        if mapping.columns:
+            require_columns(mapping, check.seen_columns)
+    except SlidepackError as error:
+        return check.report(error)
+    return check.report(check.refusal())
+
+
+class _Pass:
+    """One reading of a file."""
+
+    def __init__(self, path: Path, options: CheckOptions, progress: OnBytes | None) -> None:
+        self._path = path
+        self._options = options
+        self._progress = progress
+        self._recogniser = Recogniser()
+        self._judge: Judge | None = None
+        self._lint = Lint()
+        self._digest = hashlib.sha256()
+        self._reasons: Counter[str] = Counter()
+        self._first_rejects: list[Reject] = []
+        self._questions: list[str] = []
+        self._notes: list[str] = []
+        self._rows = 0
+        self._accepted = 0
+        self._forced = False
+        self.family: Format | None = None
+        self.decision = Decision(None, (), None)
+
+    @property
+    def seen_columns(self) -> set[str]:
+        """Columns of the file."""
+        return self._judge.seen if self._judge else set()
+
+    def run(
+        self, mapping: ColumnMapping, family: Format | None, rows: BinaryIO, rejects: BinaryIO
+    ) -> None:
+        """Read the file to its end, as `family` or as what its first rows are."""
+        self._forced = mapping.family is not None
+        values = self._values()
+        head = list(itertools.islice(values, _FIRST_ROWS))
+        for raw in head:
+            self._see(raw)
+        self.family = family or self._recogniser.leader()
+        if self.family is not None:
+            self._judge = Judge(self.family, mapping)
+        for raw in head:
+            self._take(raw, rows, rejects)
+        for raw in values:
+            self._see(raw)
+            self._take(raw, rows, rejects)
+        self.decision = self._recogniser.decide()
+
+    def refusal(self) -> SlidepackError | None:
+        """Return why the file cannot be used as it is."""
+        if not self._forced and self.decision.error is not None:
+            return self.decision.error
+        if self.family == "preference":
+            return preference_error(self._rows)
+        rejected = self._reasons.total()
+        first = self._first_rejects[0] if self._first_rejects else None
+        why = f"line {first.line}: {first.reason} ({first.detail})" if first else ""
+        if not self._accepted:
+            return SlidepackError(
+                "DATA-NO-USABLE-ROWS",
+                f"None of the {self._rows} rows can be used.",
+                why=why,
+                fix="Mend the rows named, then add the file again.",
+            )
+        if rejected > MAX_REJECTED_SHARE * self._rows and not self._options.allow_rejects:
+            return SlidepackError(
+                "DATA-TOO-MANY-REJECTED",
+                f"{rejected} of the {self._rows} rows cannot be used.",
+                why=f"more than {MAX_REJECTED_SHARE:.0%}; {why}",
+                fix="Mend the rows named, or say that the others are enough: --allow-rejects.",
+            )
+        return None
+
+    def report(self, error: SlidepackError | None) -> DataReport:
+        """Return what was found; `error` is why the file cannot be used as it is."""
+        judge = self._judge
+        warnings = [*self._loss_issues(), *self._lint.issues()]
+        rejected = self._reasons.total()
+        return DataReport(
+            family=self.family,
+            rows=self._rows,
+            accepted=self._accepted,
+            repaired=judge.repaired if judge else 0,
+            rejected=rejected,
+            reasons=dict(sorted(self._reasons.items())),
+            repairs={str(name): count for name, count in sorted(judge.repairs.items())}
+            if judge
+            else {},
+            ignored_columns=tuple(judge.ignored())[:_SHOWN_COLUMNS] if judge else (),
+            columns=judge.columns() if judge else {},
+            choices=self.decision.choices,
+            issues=(*_error_issues(error), *warnings, *map(_reject_issue, self._first_rejects)),
+            first_questions=tuple(self._questions),
+            content_hash=self._digest.hexdigest(),
+            notes=(*self._notes, *(judge.notes() if judge else ()), *self._lint.notes()),
+            verdict=_verdict(error, bool(warnings or rejected)),
+            error=error.report if error else None,
+            options=self._options,
         )
-    return report
 
+    def _values(self) -> Iterator[RawRow | Reject]:
+        return read_rows(
+            self._path,
+            self._notes,
+            text_mode=text_mode_of(self._options),
+            encoding=self._options.encoding,
+            on_bytes=self._progress,
+        )
 
-def _convert_all(
-    path: Path, form: Format, rows_file: BinaryIO, rejects_file: BinaryIO
-) -> DataReport:
-    digest = hashlib.sha256()
-    reasons: Counter[str] = Counter()
-    first_rejects: list[Reject] = []
-    questions: list[str] = []
-    ignored: set[str] = set()
-    notes: list[str] = []
-    usable = 0
-    converter = RowConverter(form)
-    for raw in read_rows(path, notes):
-        row = raw if isinstance(raw, Reject) else converter.convert(raw.line, raw.value)
+    def _see(self, raw: RawRow | Reject) -> None:
+        self._rows += 1
+        if isinstance(raw, Reject):
+            self._recogniser.see_reject()
+        else:
+            self._recogniser.see(raw.line, raw.value)
+
+    def _take(self, raw: RawRow | Reject, rows: BinaryIO, rejects: BinaryIO) -> None:
+        if isinstance(raw, Reject):
+            row: Row | Reject = raw
+        elif self._judge is None:
+            return
+        else:
+            row = self._judge.judge(raw.line, raw.value)
         if isinstance(row, Reject):
-            reasons[row.reason] += 1
-            rejects_file.write(msgspec.json.encode(row) + b"\n")
-            if len(first_rejects) < _SHOWN_REJECTS:
-                first_rejects.append(row)
-            continue
-        if isinstance(raw, RawRow) and len(ignored) < _COLLECTED_FIELDS:
-            ignored |= unread_fields(raw.value, form)
+            self._reasons[row.reason] += 1
+            rejects.write(msgspec.json.encode(row) + b"\n")
+            if len(self._first_rejects) < _SHOWN_REJECTS:
+                self._first_rejects.append(row)
+            return
         encoded = encode_row(row)
-        digest.update(encoded)
-        rows_file.write(encoded)
-        usable += 1
-        if len(questions) < 3:
-            questions.append(clip(first_question(row), 200))
-    return DataReport(
-        format=form,
-        rows=usable + sum(reasons.values()),
-        usable=usable,
-        rejected=sum(reasons.values()),
-        reasons=dict(sorted(reasons.items())),
-        first_rejects=tuple(first_rejects),
-        ignored_fields=tuple(sorted(map(clip, ignored)))[:_SHOWN_FIELDS],
-        first_questions=tuple(questions),
-        content_hash=digest.hexdigest(),
-        notes=(*notes, *converter.notes()),
-    )
+        self._digest.update(encoded)
+        rows.write(encoded)
+        self._accepted += 1
+        self._lint.see(row, encoded)
+        if len(self._questions) < _SHOWN_QUESTIONS and (question := first_question(row)):
+            self._questions.append(clip(question, 200))
+
+    def _loss_issues(self) -> list[Issue]:
+        if self._judge is None:
+            return []
+        return [
+            Issue(
+                line=self._judge.first_repairs[repair],
+                code=repair,
+                message=f"{count} rows were mended in a way that changes what they say",
+                count=count,
+            )
+            for repair in _LOSSES
+            if (count := self._judge.repairs[repair])
+        ]
+
+
+def _error_issues(error: SlidepackError | None) -> list[Issue]:
+    if error is None:
+        return []
+    report = error.report
+    text = f"{report.what} {report.why}".strip()
+    return [Issue(line=0, code=report.code, message=text, level="error")]
+
+
+def _reject_issue(reject: Reject) -> Issue:
+    return Issue(line=reject.line, code=reject.reason, message=reject.detail, level="reject")
+
+
+def _verdict(error: SlidepackError | None, odd: bool) -> Verdict:
+    if error is None:
+        return "warn" if odd else "ok"
+    return "ask" if error.report.code == "DATA-AMBIGUOUS" else "refuse"

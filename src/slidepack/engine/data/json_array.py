@@ -1,14 +1,14 @@
-"""Reads the values of one JSON array that may be larger than the memory, one at a time."""
+"""Walks through JSON that may be larger than the memory, one value at a time."""
 
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.encoding import TextReader
 from slidepack.engine.data.rows import Number, clip
 
 CHUNK_CHARS: Final = 1 << 20
@@ -16,6 +16,9 @@ MAX_VALUE_CHARS: Final = 64 << 20
 """Longest single row; a file whose first bracket never closes must not fill the memory."""
 JSON_SPACE: Final = " \t\r\n\ufeff"
 """White space between values; a byte-order mark stands where files were joined."""
+
+_LONGEST_WORD: Final = 16
+"""`-Infinity` and `\\uD83D\\uDE42` are shorter: an error further from the end of a chunk is one."""
 
 STRICT_DECODER: Final = json.JSONDecoder(
     parse_float=Number, parse_int=Number, parse_constant=Number
@@ -34,44 +37,47 @@ class RawRow(msgspec.Struct, frozen=True):
     value: Any
 
 
-def read_array(file: TextIO, path: Path) -> Iterator[RawRow]:
+def read_array(reader: TextReader, name: str) -> Iterator[RawRow]:
     """Yield the values of the array that the file holds, and nothing beside it.
 
     Raises:
         SlidepackError: DATA-NOT-JSON, with line and column.
     """
-    cursor = _Cursor(file, path)
+    cursor = Cursor(reader, name)
+    yield from walk_array(cursor)
+    if cursor.peek():
+        raise cursor.error("the array has ended and something follows")
+
+
+def walk_array(cursor: "Cursor") -> Iterator[RawRow]:
+    """Yield the values of the array that starts at the cursor, and leave it behind the array.
+
+    Raises:
+        SlidepackError: DATA-NOT-JSON, with line and column.
+    """
     cursor.peek()
     cursor.step()
     if cursor.peek() != "]":
         while True:
             line = cursor.line
             yield RawRow(line, cursor.take_value())
-            following = cursor.peek()
-            if following == "]":
-                break
-            if following != ",":
-                raise cursor.error(
-                    "a comma is missing" if following else "the file ends within the array"
-                )
-            cursor.step()
-            if cursor.peek() == "]":
-                raise cursor.error("a comma stands before the closing bracket")
+            if cursor.goes_on("]", "array"):
+                continue
+            break
     cursor.step()
-    if cursor.peek():
-        raise cursor.error("the array has ended and something follows")
 
 
-class _Cursor:
-    """A place in a text file, by line and column, with the text after it read as needed."""
+class Cursor:
+    """A place in a text, by line and column, with the text after it read as needed."""
 
-    def __init__(self, file: TextIO, path: Path) -> None:
-        self._file = file
-        self._path = path
+    def __init__(self, reader: TextReader, name: str) -> None:
+        """Start at the start; `name` stands in errors."""
+        self._reader = reader
+        self._name = name
         self._buffer = ""
         self._position = 0
         self._at_end = False
-        self._column = 1
+        self.column = 1
         self.line = 1
 
     def peek(self) -> str:
@@ -90,6 +96,20 @@ class _Cursor:
         """Go one character on."""
         self._advance(self._position + 1)
 
+    def goes_on(self, closing: str, what: str) -> bool:
+        """Go to the next member of an array or object, or stop before its closing bracket."""
+        following = self.peek()
+        if following == closing:
+            return False
+        if following != ",":
+            raise self.error(
+                "a comma is missing" if following else f"the file ends within the {what}"
+            )
+        self.step()
+        if self.peek() == closing:
+            raise self.error("a comma stands before the closing bracket")
+        return True
+
     def take_value(self) -> object:
         """Return the value at this place and go behind it."""
         chars = CHUNK_CHARS
@@ -97,8 +117,7 @@ class _Cursor:
             try:
                 value, end = STRICT_DECODER.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
-                # The value may only be cut off by the end of the chunk.
-                if self._at_end or len(self._buffer) - self._position > MAX_VALUE_CHARS:
+                if not self._may_be_cut(error):
                     self._advance(error.pos)
                     raise self.error(error.msg) from error
             except RecursionError as error:
@@ -110,34 +129,45 @@ class _Cursor:
             self._fill(chars)
             chars *= 2
 
-    def error(self, message: str) -> SlidepackError:
+    def error(self, message: str) -> "JsonError":
         """Return DATA-NOT-JSON for this place."""
         near = clip(self._buffer[max(0, self._position - 20) : self._position + 40])
-        return not_json(
-            self._path, f"line {self.line}, column {self._column}: {message}, near {near}"
+        return JsonError(
+            self._name, self.line, f"line {self.line}, column {self.column}: {message}, near {near}"
         )
+
+    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
+        """Return whether it may be the end of the chunk that breaks the value off."""
+        if self._at_end or len(self._buffer) - self._position > MAX_VALUE_CHARS:
+            return False
+        near_end = len(self._buffer) - error.pos < _LONGEST_WORD
+        return near_end or error.msg.startswith("Unterminated string")
 
     def _advance(self, end: int) -> None:
         newlines = self._buffer.count("\n", self._position, end)
         if newlines:
             self.line += newlines
-            self._column = end - self._buffer.rfind("\n", self._position, end)
+            self.column = end - self._buffer.rfind("\n", self._position, end)
         else:
-            self._column += end - self._position
+            self.column += end - self._position
         self._position = end
 
     def _fill(self, chars: int) -> None:
-        more = self._file.read(chars)
+        more = self._reader.read(chars)
         self._at_end = not more
         self._buffer = self._buffer[self._position :] + more
         self._position = 0
 
 
-def not_json(path: Path, why: str) -> SlidepackError:
-    """Return the error of a file that is no JSON."""
-    return SlidepackError(
-        "DATA-NOT-JSON",
-        "The file is not JSON.",
-        why=f"{path.name}: {why}",
-        fix="Save the rows as JSON lines (one object a line) or as one JSON array.",
-    )
+class JsonError(SlidepackError):
+    """DATA-NOT-JSON, with the line on which the text stops being JSON."""
+
+    def __init__(self, name: str, line: int, why: str) -> None:
+        """Build the error."""
+        super().__init__(
+            "DATA-NOT-JSON",
+            "The file is not JSON.",
+            why=f"{name}: {why}",
+            fix="Save the rows as JSON lines (one object a line) or as one JSON array.",
+        )
+        self.line = line

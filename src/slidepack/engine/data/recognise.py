@@ -1,232 +1,278 @@
-"""Recognises the format of a row, and converts it to the canonical form.
+"""Recognises the family of a file's rows, counted over all of them.
 
-One method a format; a new format is a new branch of `RowConverter._convert` and entries of the
-two tables of fields. What is mended on the way is counted, so that the user is told.
+Structure first: a list of messages is a conversation whatever its column is called. Then names of
+columns, where their cells are filled. Two families on more than a hundredth of the rows are a
+question to the user, never a guess.
 """
 
+import re
 from collections import Counter
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
-from slidepack.engine.data.rows import (
-    ChatRow,
-    CompletionRow,
-    Format,
-    Number,
-    Reject,
-    Role,
-    Row,
-    Turn,
-    clip,
-    mend_text,
-)
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.columns import REQUIRED, columns_of, is_conversation, speaks_sharegpt
+from slidepack.engine.data.families.preference import is_preference
+from slidepack.engine.data.report import Choice
+from slidepack.engine.data.rows import FORMATS, Format, clip
 
-_INVISIBLE: Final = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
-_ROLES: Final[dict[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
+_AMBIGUOUS_SHARE: Final = 0.01
+"""Above this share of rows that fit a second family, the user is asked."""
+_MAX_SHAPES: Final = 10_000
+"""A file whose rows have keys of their own (ids, say) must not fill the memory with them."""
+_BY_NAME: Final[tuple[Format, ...]] = ("alpaca", "completion", "qa")
+_TALKS: Final[tuple[Format, Format]] = ("chat", "sharegpt")
+_RANK: Final[dict[Format, int]] = {
+    "tokens": 0,
+    "preference": 1,
+    "chat": 2,
+    "sharegpt": 3,
+    "alpaca": 4,
+    "completion": 5,
+    "qa": 6,
+    "text": 7,
 }
-_FIELDS: Final[dict[Format, frozenset[str]]] = {
-    "chat": frozenset({"messages"}),
-    "alpaca": frozenset({"instruction", "output"}),
-    "completion": frozenset({"prompt", "completion"}),
-}
+_TRANSCRIPT: Final = re.compile(r"(?:^|\n)\s*(user|human|assistant)\s*:", re.IGNORECASE)
+_TRANSCRIPT_CHARS: Final = 4000
+
+_Kind = type | Format
+"""The type of a cell, or how the conversation in it is written."""
+
+_Needed = tuple[tuple[str, ...], ...]
+"""For each role that a family requires, the columns that may play it."""
 
 
-_KNOWN_FIELDS: Final[dict[Format, frozenset[str]]] = {
-    "chat": frozenset({"messages"}),
-    "alpaca": frozenset({"instruction", "input", "output", "system"}),
-    "completion": frozenset({"prompt", "completion"}),
-}
-_MARKS: Final = ("weight", "loss_weight", "train")
-"""Fields of a turn that say whether it is trained: OpenAI's, LLaMA-Factory's, Axolotl's."""
-_TURN_FIELDS: Final = frozenset({"role", "content", *_MARKS})
+class Clash(NamedTuple):
+    """Columns that would play the same role in the same row."""
 
-_Repair = Literal["number", "nul", "surrogate"]
-_REPAIRS: Final[dict[_Repair, str]] = {
-    "number": "Rows in which a number was taken as text",
-    "nul": "Rows out of which NUL characters were taken",
-    "surrogate": "Rows in which broken characters became U+FFFD",
-}
+    role: str
+    columns: tuple[str, ...]
 
 
-class _RejectedError(Exception):
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
+class Decision(NamedTuple):
+    """What all rows together say."""
+
+    family: Format | None
+    """What fits best; None where nothing does."""
+    choices: tuple[Choice, ...]
+    error: SlidepackError | None
+    """Why the file cannot be read as `family` without a word of the user."""
 
 
-def formats_of(value: object) -> tuple[Format, ...]:
-    """Return every format whose fields the value has; most rows fit exactly one."""
-    if not isinstance(value, dict):
+class Recogniser:
+    """Sees every row once, and then decides."""
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._shapes: dict[tuple[tuple[str, ...], tuple[_Kind, ...]], _Shape] = {}
+        self._rows = 0
+        self._sure: Counter[Format] = Counter()
+        self._unsure: Counter[Format] = Counter()
+        self._clashes: dict[Format, Counter[Clash]] = {}
+        self._transcripts = 0
+        self._example = ""
+
+    def see(self, line: int, value: Any) -> None:
+        """Count one row."""
+        self._rows += 1
+        if type(value) is not dict:
+            self._note(line, value)
+            return
+        kinds: tuple[_Kind, ...] = tuple(map(type, value.values()))
+        if list in kinds:
+            kinds = tuple(map(_kind_of, value.values()))
+        key = (tuple(value), kinds)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = _Shape(*key)
+            if len(self._shapes) < _MAX_SHAPES:
+                self._shapes[key] = shape
+        for family in shape.fits:
+            self._sure[family] += 1
+        for family, clash in shape.clashes:
+            self._clashes.setdefault(family, Counter())[clash] += 1
+        if not shape.fits:
+            self._unsure.update(shape.possible)
+            self._transcripts += _is_transcript(value)
+            if not shape.possible:
+                self._note(line, value)
+
+    def see_reject(self) -> None:
+        """Count a row that could not be parsed."""
+        self._rows += 1
+
+    def leader(self) -> Format | None:
+        """Return the family that fits best so far."""
+        ranked = self._ranked()
+        return ranked[0].family if ranked else None
+
+    def decide(self) -> Decision:
+        """Return what the rows are."""
+        ranked = self._ranked()
+        if not self._sure and 2 * self._transcripts > self._rows:
+            return Decision(None, (), _transcripts(self._transcripts, self._example))
+        if not ranked:
+            return Decision(None, (), self._unknown())
+        family = ranked[0].family
+        limit = _AMBIGUOUS_SHARE * self._rows
+        choices = tuple(choice for choice in ranked if choice.rows > limit) or ranked[:1]
+        if len(choices) > 1:
+            return Decision(family, choices, self._ambiguous(choices))
+        clashes = self._clashes.get(family, Counter())
+        for clash, rows in clashes.most_common(1):
+            if rows > limit:
+                return Decision(family, choices, self._clashing(clash, rows))
+        return Decision(family, choices, None)
+
+    def _ranked(self) -> tuple[Choice, ...]:
+        counts = Counter(self._sure or self._unsure)
+        # Both ways of writing a conversation are read by the same code.
+        if counts["chat"] and counts["sharegpt"]:
+            kept, other = _TALKS if counts["chat"] >= counts["sharegpt"] else _TALKS[::-1]
+            counts[kept] += counts.pop(other)
+        found = [name for name in FORMATS if counts[name]]
+        found.sort(key=lambda name: (-counts[name], _RANK[name]))
+        return tuple(Choice(family=name, rows=counts[name]) for name in found)
+
+    def _note(self, line: int, value: Any) -> None:
+        self._example = self._example or f"line {line} is {clip(value)}"
+
+    def _unknown(self) -> SlidepackError:
+        return SlidepackError(
+            "DATA-FORMAT-UNKNOWN",
+            "No row has a form that can be learned from.",
+            why=self._example or f"{self._rows} rows, none of them JSON objects",
+            fix="Use rows with `messages`, with `instruction` and `output`, with `prompt` and "
+            "`completion`, or with `text`; or name the columns: --map question=… --map answer=….",
+        )
+
+    def _ambiguous(self, choices: tuple[Choice, ...]) -> SlidepackError:
+        seen = ", ".join(f"{choice.family} {choice.rows}" for choice in choices)
+        return SlidepackError(
+            "DATA-AMBIGUOUS",
+            "The rows fit more than one format.",
+            why=f"of {self._rows} rows: {seen}",
+            fix=f"Say which one: --format {' or '.join(choice.family for choice in choices)}.",
+        )
+
+    def _clashing(self, clash: Clash, rows: int) -> SlidepackError:
+        maps = " or ".join(f"--map {clash.role}={clip(name)}" for name in clash.columns)
+        return SlidepackError(
+            "DATA-AMBIGUOUS",
+            f"More than one column may be the {clash.role}.",
+            why=f"{rows} of {self._rows} rows fill {clip(', '.join(clash.columns))}",
+            fix=f"Say which one: {maps}.",
+        )
+
+
+class _Shape:
+    """What rows may be that have the same columns with the same kinds of cells."""
+
+    def __init__(self, names: tuple[str, ...], kinds: tuple[_Kind, ...]) -> None:
+        self._cells = dict(zip(names, kinds, strict=True))
+        self._needed = {family: _needed(family, names) for family in FORMATS}
+        self.clashes: list[tuple[Format, Clash]] = []
+        """Roles for which there are two columns."""
+        self.fits: tuple[Format, ...] = tuple(self._read())
+        """Every family that such rows fit."""
+        self.possible = self._possible()
+        """What a row may have been meant as that does not fill its columns."""
+
+    def _read(self) -> list[Format]:
+        tokens = self._needed["tokens"]
+        if tokens and self._cells[tokens[0][0]] is list:
+            return ["tokens"]
+        if is_preference(self._cells):
+            return ["preference"]
+        fits, used = self._read_names()
+        talks = tuple(name for name, kind in self._cells.items() if kind in _TALKS)
+        # TRL's conversations in two parts are one.
+        if talks and not (used.issuperset(talks) and fits == ["completion"]):
+            family: Format = "chat" if self._cells[talks[0]] == "chat" else "sharegpt"
+            fits.insert(0, family)
+            if len(talks) > 1:
+                self.clashes.append((family, Clash("messages", talks)))
+        # Many files hold the rendered row again as `text`.
+        if not fits and self._filled("text"):
+            fits.append("text")
+        return fits
+
+    def _read_names(self) -> tuple[list[Format], set[str]]:
+        """Return the families that fit by name, and the columns that they use."""
+        fits: list[Format] = []
+        used: set[str] = set()
+        for family in _BY_NAME:
+            picks = self._filled(family)
+            if picks is not None and family == "qa" and used:
+                # `instruction` and `output` are also names of a question and an answer.
+                picks = tuple(tuple(name for name in pick if name not in used) for pick in picks)
+            if picks is None or not all(picks):
+                continue
+            used.update(name for pick in picks for name in pick)
+            fits.append(family)
+            self.clashes += [
+                (family, Clash(role, pick))
+                for role, pick in zip(REQUIRED[family], picks, strict=True)
+                if len(pick) > 1
+            ]
+        return fits, used
+
+    def _filled(self, family: Format) -> _Needed | None:
+        """Return the columns that play each required role, if all are filled."""
+        picks = tuple(
+            tuple(name for name in columns if self._cells[name] is not type(None))
+            for columns in self._needed[family]
+        )
+        return picks if picks and all(picks) else None
+
+    def _possible(self) -> tuple[Format, ...]:
+        named: tuple[Format, ...] = (*_BY_NAME, "text", "tokens")
+        possible = [family for family in named if self._needed[family]]
+        if talk := self._needed["chat"]:
+            plural = talk[0][0].casefold().startswith("conversation")
+            possible.append("sharegpt" if plural else "chat")
+        return tuple(sorted(possible, key=_RANK.__getitem__))[:1]
+
+
+def _kind_of(cell: Any) -> _Kind:
+    if not is_conversation(cell):
+        return type(cell)
+    return "sharegpt" if speaks_sharegpt(cell) else "chat"
+
+
+def _needed(family: Format, names: tuple[str, ...]) -> _Needed:
+    """Return the columns that may play each required role; nothing where one has none."""
+    options = columns_of(family, names, {})
+    if not all(role in options for role in REQUIRED[family]):
         return ()
-    return tuple(name for name, fields in _FIELDS.items() if fields <= value.keys())
+    return tuple(options[role] for role in REQUIRED[family])
 
 
-class RowConverter:
-    """Converts the rows of one file, read as one format, and counts what it mends."""
-
-    def __init__(self, form: Format) -> None:
-        """Start with nothing mended."""
-        self._form = form
-        self._mended: set[_Repair] = set()
-        self._rows_mended: Counter[_Repair] = Counter()
-        self._first_lines: dict[_Repair, int] = {}
-
-    def convert(self, line: int, value: object) -> Row | Reject:
-        """Convert one parsed value; a row that cannot be used becomes a `Reject`."""
-        if not isinstance(value, dict):
-            return Reject(line=line, reason="not-an-object", detail=clip(value))
-        self._mended.clear()
-        try:
-            row = self._convert(line, value)
-        except _RejectedError as rejected:
-            return Reject(line=line, reason=rejected.reason, detail=rejected.detail)
-        for repair in self._mended:
-            self._rows_mended[repair] += 1
-            self._first_lines.setdefault(repair, line)
-        return row
-
-    def notes(self) -> list[str]:
-        """Return a sentence for each kind of repair that usable rows needed."""
-        return [
-            f"{what}: {self._rows_mended[repair]} (the first is line {self._first_lines[repair]})."
-            for repair, what in _REPAIRS.items()
-            if repair in self._first_lines
-        ]
-
-    def _convert(self, line: int, value: dict[str, Any]) -> Row:
-        match self._form:
-            case "chat":
-                return self._convert_chat(line, value)
-            case "alpaca":
-                return self._convert_alpaca(line, value)
-            case "completion":
-                prompt = self._string(value, "prompt")
-                return CompletionRow(line, prompt, self._answer(value, "completion"))
-
-    def _convert_chat(self, line: int, value: dict[str, Any]) -> ChatRow:
-        messages = value.get("messages")
-        if not isinstance(messages, list) or not messages:
-            raise _RejectedError("no-messages", f"messages is {clip(messages)}")
-        turns = tuple(self._turn(index, message) for index, message in enumerate(messages, start=1))
-        if not any(turn.role == "assistant" for turn in turns):
-            raise _RejectedError("no-answer", "no assistant turn")
-        for index, turn in enumerate(turns, start=1):
-            if turn.train and is_blank(turn.content):
-                raise _RejectedError("empty-answer", f"turn {index}: the assistant says nothing")
-        if not any(turn.train for turn in turns):
-            raise _RejectedError("no-answer", "every assistant turn has weight 0")
-        return ChatRow(line, turns)
-
-    def _turn(self, index: int, message: object) -> Turn:
-        if not isinstance(message, dict):
-            raise _RejectedError("bad-message", f"turn {index} is {clip(message)}")
-        name = message.get("role")
-        role = _ROLES.get(name) if isinstance(name, str) else None
-        if role is None:
-            raise _RejectedError("unknown-role", f"turn {index} has role {clip(name)}")
-        if message.get("tool_calls"):
-            raise _RejectedError("tool-calls", f"turn {index} calls tools, which are not read yet")
-        content = self._text(_joined_parts(message.get("content")))
-        if content is None:
-            raise _RejectedError(
-                "bad-content", f"turn {index} has content {clip(message.get('content'))}"
-            )
-        trained = _is_trained(index, message)
-        return Turn(role, content, role == "assistant" and trained)
-
-    def _convert_alpaca(self, line: int, value: dict[str, Any]) -> ChatRow:
-        parts = [self._string(value, "instruction")]
-        if value.get("input") is not None:
-            parts.append(self._string(value, "input"))
-        question = "\n\n".join(part for part in parts if not is_blank(part))
-        if not question:
-            raise _RejectedError("no-question", "instruction is empty")
-        answer = self._answer(value, "output")
-        turns = [Turn("user", question, False), Turn("assistant", answer)]
-        if value.get("system") is not None:
-            system = self._string(value, "system")
-            if not is_blank(system):
-                turns.insert(0, Turn("system", system, False))
-        return ChatRow(line, tuple(turns))
-
-    def _answer(self, value: dict[str, Any], field: str) -> str:
-        if value.get(field) is None:
-            raise _RejectedError("no-answer", f"{field} is missing or null")
-        text = self._string(value, field)
-        if is_blank(text):
-            raise _RejectedError("empty-answer", f"{field} is empty")
-        return text
-
-    def _string(self, value: dict[str, Any], field: str) -> str:
-        content = self._text(value.get(field))
-        if content is None:
-            raise _RejectedError("not-text", f"{field} is {clip(value.get(field))}")
-        return content
-
-    def _text(self, content: object) -> str | None:
-        """Return a text; numbers are taken as they are written, for answers of arithmetic."""
-        if isinstance(content, str):
-            return self._mend(content)
-        # NaN and Infinity are no numbers of JSON, but what other programs write for "nothing".
-        if isinstance(content, Number) and content.text[-1].isdigit():
-            self._mended.add("number")
-            return content.text
-        return None
-
-    def _mend(self, text: str) -> str:
-        mended = mend_text(text)
-        if len(mended) != len(text):
-            self._mended.add("nul")
-        if "\ufffd" in mended and mended.count("\ufffd") != text.count("\ufffd"):
-            self._mended.add("surrogate")
-        return mended
+def _is_transcript(row: dict[str, Any]) -> bool:
+    """Return whether one text of the row holds what both sides say."""
+    for text in row.values():
+        if isinstance(text, str):
+            speakers = {name.lower() for name in _TRANSCRIPT.findall(text[:_TRANSCRIPT_CHARS])}
+            if "assistant" in speakers and len(speakers) > 1:
+                return True
+    return False
 
 
-def is_blank(text: str) -> bool:
-    """Return whether the text shows nothing: white space and zero-width characters only."""
-    return not text.translate(_INVISIBLE).strip()
+def _transcripts(rows: int, example: str) -> SlidepackError:
+    return SlidepackError(
+        "DATA-TRANSCRIPT-UNSUPPORTED",
+        "The rows are transcripts: whole conversations in one text.",
+        why=f"{rows} rows name the speakers within a text" + (f"; {example}" if example else ""),
+        fix="Split them into turns: `messages` with `role` and `content`. Where a turn ends "
+        "within a text, and which part is the answer, cannot be told for sure.",
+    )
 
 
-def unread_fields(value: dict[str, Any], form: Format) -> set[str]:
-    """Return the names of a converted row's fields that no prompt sees."""
-    names = set(value.keys() - _KNOWN_FIELDS[form])
-    if form == "chat":
-        for message in value["messages"]:
-            if not message.keys() <= _TURN_FIELDS:
-                names.update(f"messages[].{name}" for name in message.keys() - _TURN_FIELDS)
-    return names
-
-
-def _joined_parts(content: object) -> object:
-    """Return the text of a list of text parts; any other content is passed on as it is."""
-    if not isinstance(content, list):
-        return content
-    texts = []
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            return None
-        text = part.get("text", part.get("value"))
-        if not isinstance(text, str):
-            return None
-        texts.append(text)
-    return "".join(texts)
-
-
-def _is_trained(index: int, message: dict[str, Any]) -> bool:
-    """Return whether the turn's own marks let the loss see it; null stands for no mark."""
-    trained = True
-    for name in _MARKS:
-        mark = message.get(name)
-        if name != "train" and isinstance(mark, Number):
-            mark = {0.0: False, 1.0: True}.get(float(mark.text), mark)
-        if mark is None:
-            continue
-        if not isinstance(mark, bool):
-            raise _RejectedError("bad-weight", f"turn {index} has {name} {clip(mark)}")
-        trained = trained and mark
-    return trained
+def preference_error(rows: int) -> SlidepackError:
+    """Return the refusal of preference pairs."""
+    return SlidepackError(
+        "DATA-PREFERENCE-UNSUPPORTED",
+        "These are preference pairs, and no method here learns from them yet.",
+        why=f"{rows} rows compare a chosen with a rejected answer",
+        fix="To learn the chosen answers alone, name their columns, for example "
+        "--map messages=chosen, or --map prompt=prompt --map completion=chosen.",
+    )

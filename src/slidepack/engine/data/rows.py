@@ -8,13 +8,18 @@ import msgspec
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
+_INVISIBLE: Final = "\ufeff\u200b\u200c\u200d\u2060"
+_INVISIBLE_TABLE: Final = dict.fromkeys(map(ord, _INVISIBLE))
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
 Role = Literal["system", "user", "assistant", "tool"]
-Format = Literal["chat", "alpaca", "completion"]
+Format = Literal["chat", "sharegpt", "alpaca", "completion", "qa", "text", "tokens", "preference"]
 
-FORMATS: Final[tuple[Format, ...]] = ("chat", "alpaca", "completion")
+FORMATS: Final[tuple[Format, ...]] = (
+    "chat", "sharegpt", "alpaca", "completion", "qa", "text", "tokens", "preference",
+)  # fmt: skip
+"""Families of rows. Preference pairs are recognised so that they can be refused by name."""
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -27,23 +32,38 @@ class Number(msgspec.Struct, frozen=True):
         return self.text
 
 
-class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One message."""
 
     role: Role
     content: str
     train: bool = True
     """Whether the loss sees this turn; only assistant turns are ever trained."""
+    reasoning: str = ""
+    """What the assistant thinks before it answers, for templates that show it."""
+    tool_calls: str = ""
+    """JSON list of the calls an assistant makes, as OpenAI writes them; "" for none."""
+    tool_call_id: str = ""
+    """Of the call that a tool answers, where the file tells."""
+    name: str = ""
+    """Of the tool that answers, where the file tells."""
 
 
 class ChatRow(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="chat"
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="chat",
 ):
     """A conversation, rendered through the model's chat template."""
 
     line: int
     """Line of the original file, from 1."""
     messages: tuple[Turn, ...]
+    tools: str = ""
+    """JSON list of the tools that may be called, as OpenAI writes them; "" for none."""
 
 
 class CompletionRow(
@@ -56,7 +76,27 @@ class CompletionRow(
     completion: str
 
 
-Row = ChatRow | CompletionRow
+class TextRow(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="text"
+):
+    """A plain text, of which every token is learned, and its end."""
+
+    line: int
+    text: str
+
+
+class TokensRow(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="tokens"
+):
+    """Token ids that another program made for one model."""
+
+    line: int
+    ids: tuple[int, ...]
+    supervised: tuple[bool, ...]
+    """Same length as `ids`: whether the loss counts the token's prediction."""
+
+
+Row = ChatRow | CompletionRow | TextRow | TokensRow
 
 
 class Reject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,10 +127,12 @@ def encode_row(row: Row) -> bytes:
 
 
 def first_question(row: Row) -> str:
-    """Return what the row asks: its first user turn, or its prompt."""
+    """Return what the row asks: its first user turn, or its prompt; "" where nothing is asked."""
     if isinstance(row, CompletionRow):
         return row.prompt
-    return next((turn.content for turn in row.messages if turn.role == "user"), "")
+    if isinstance(row, ChatRow):
+        return next((turn.content for turn in row.messages if turn.role == "user"), "")
+    return ""
 
 
 def row_key(row: Row) -> str:
@@ -100,14 +142,34 @@ def row_key(row: Row) -> str:
         return question
     if isinstance(row, CompletionRow):
         return row.completion
+    if isinstance(row, TextRow):
+        return row.text
+    if isinstance(row, TokensRow):
+        return " ".join(map(str, row.ids))
     return "\n".join(turn.content for turn in row.messages)
 
 
 def mend_text(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD; drop NUL."""
-    if text.isascii():
-        return text.replace("\0", "")
+    if "\0" not in text:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return text
     return _SURROGATE.sub("\ufffd", text).replace("\0", "")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether the text shows nothing: white space and zero-width characters only."""
+    first = text[:1]
+    if first and not first.isspace() and first not in _INVISIBLE:
+        return False
+    # Long texts that begin with white space show something soon.
+    if text[:80].translate(_INVISIBLE_TABLE).strip():
+        return False
+    return not text.translate(_INVISIBLE_TABLE).strip()
 
 
 def clip(value: object, limit: int = 80) -> str:

@@ -1,16 +1,25 @@
 """Chat templates: Jinja programs that come with a model, run in a sandbox as transformers does."""
 
-import json
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import jinja2
-import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 
+from slidepack.engine.data.sandbox import TemplateEnvironment
+from slidepack.engine.data.template_limits import TemplateLimitError
+
+_MARK_OPEN: Final = "\ue0a1\uf8f0\ue0a1"
+_MARK_CLOSE: Final = "\ue0a2\uf8f0\ue0a2"
+"""Private characters that stand around an answer in a marked render."""
+_MARK: Final = re.compile(f"{_MARK_OPEN}|{_MARK_CLOSE}")
+_GENERATION: Final = re.compile(r"\{%[-+]?\s*generation\b")
+_MAX_SOURCE: Final = 1 << 18
+"""Characters; the longest published template has a tenth of that."""
 _TEMPLATE_FAULTS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -27,55 +36,89 @@ class TemplateRejectedError(Exception):
     """The chat template refused a conversation; the message is the template's own."""
 
 
-class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Runs a template that came with a model without letting it at Python's insides."""
-
-    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
-        """Refuse at once; Jinja would print an unsafe attribute as nothing."""
-        raise jinja2.exceptions.SecurityError(
-            f"the template asks for {attribute!r} of a {type(obj).__name__}"
-        )
-
-
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}`, with which some templates mark answers; its body is plain output."""
+    """`{% generation %}`, with which some templates mark answers."""
 
     tags = {"generation"}  # noqa: RUF012 (the base class names it so)
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Return the statements up to the end tag."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        """Return a call block, as in transformers: names set inside do not leave it."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_output"), [], [], body, lineno=line)
+
+    def _output(self, caller: Callable[[], str]) -> str:
+        environment = self.environment
+        marked = isinstance(environment, TemplateEnvironment) and environment.budget.marked
+        return f"{_MARK_OPEN}{caller()}{_MARK_CLOSE}" if marked else caller()
 
 
-def parse_template(source: str) -> jinja2.Template:
-    """Parse a chat template as transformers does.
+class ChatTemplate:
+    """A parsed chat template."""
 
-    Raises:
-        jinja2.TemplateError: it does not parse.
-        RecursionError: it is nested too deeply.
-    """
-    environment = _Sandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[jinja2.ext.loopcontrols, _GenerationTag],
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.filters["tojson"] = _to_json
-    return environment.from_string(source)
+    def __init__(self, source: str) -> None:
+        """Parse a template as transformers does.
 
+        Raises:
+            ValueError: it does not parse, or goes beyond its limits while it is parsed.
+        """
+        if len(source) > _MAX_SOURCE:
+            raise ValueError(f"it is longer than {_MAX_SOURCE} characters")
+        self.source = source
+        self.has_marks = _GENERATION.search(source) is not None
+        """Whether it marks answers by `{% generation %}` itself."""
+        self._environment = TemplateEnvironment([jinja2.ext.loopcontrols, _GenerationTag])
+        self._environment.globals["raise_exception"] = _raise_exception
+        self._environment.globals["strftime_now"] = _strftime_now
+        self._environment.budget.renew()
+        try:
+            self._template = self._environment.from_string(source)
+        except (*_TEMPLATE_FAULTS, SyntaxError, MemoryError, TemplateLimitError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
 
-def render_template(template: jinja2.Template, values: dict[str, Any]) -> str:
-    """Return what the template makes of the values.
+    def render(self, values: dict[str, Any]) -> str:
+        """Return what the template makes of the values.
 
-    Raises:
-        TemplateRejectedError: it refused them, or broke on them.
-    """
-    try:
-        return template.render(values)
-    except _TEMPLATE_FAULTS as error:
-        raise TemplateRejectedError(str(error) or type(error).__name__) from error
+        Raises:
+            TemplateRejectedError: it refused them, or broke on them.
+            TemplateLimitError: it goes beyond its limits.
+        """
+        return self._render(values, marked=False)
+
+    def render_marked(self, values: dict[str, Any]) -> tuple[str, list[tuple[int, int]]]:
+        """Return what the template makes of the values, and where its own marks say answers stand.
+
+        Raises:
+            TemplateRejectedError: it refused the values, or they hold the characters of our marks.
+            TemplateLimitError: it goes beyond its limits.
+        """
+        text, spans, start, last = "", [], 0, 0
+        marked = self._render(values, marked=True)
+        for found in _MARK.finditer(marked):
+            text += marked[last : found.start()]
+            last = found.end()
+            if found.group() == _MARK_OPEN:
+                start = len(text)
+            else:
+                spans.append((start, len(text)))
+        return text + marked[last:], spans
+
+    def _render(self, values: dict[str, Any], *, marked: bool) -> str:
+        budget = self._environment.budget
+        budget.renew(values, marked=marked)
+        try:
+            parts = []
+            size = 0
+            for part in self._template.generate(values):
+                parts.append(part)
+                size += len(part)
+                if size > budget.size:
+                    raise TemplateLimitError(f"it writes more than {budget.size} characters")
+        except _TEMPLATE_FAULTS as error:
+            raise TemplateRejectedError(str(error) or type(error).__name__) from error
+        except MemoryError as error:
+            raise TemplateLimitError("it needs more memory than there is") from error
+        return "".join(parts)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -84,20 +127,3 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(form: str) -> str:
     return datetime.now(UTC).astimezone().strftime(form)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return JSON as transformers' filter of that name does; Jinja's own escapes HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )

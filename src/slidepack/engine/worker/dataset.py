@@ -10,7 +10,7 @@ import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, JobSpec
-from slidepack.engine.data.masking import EncodedRow, encode_prompt, encode_row
+from slidepack.engine.data.masking import EncodedRow, encode_prompt
 from slidepack.engine.data.rows import (
     ChatRow,
     CompletionRow,
@@ -23,6 +23,7 @@ from slidepack.engine.data.rows import (
 from slidepack.engine.data.split import Split, split_of
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
+from slidepack.engine.data.too_long import encode_rows
 
 _SHOWN_CHARACTERS = 4000
 """Of a question, in events and on the page; the model always gets the whole of it."""
@@ -69,19 +70,21 @@ def load_data(
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-CHANGED, DATA-NO-USABLE-ROWS,
-            MODEL-NO-CHAT-TEMPLATE.
+            MODEL-NO-CHAT-TEMPLATE, MODEL-BROKEN.
     """
 
-    def encode(row: Row) -> EncodedRow | Reject:
-        encoded = encode_row(row, tokenizer, max_seq_len)
-        return encoded if isinstance(encoded, Reject) else _within(encoded, vocab)
+    def encode(row: Row) -> list[EncodedRow | Reject]:
+        encoded = encode_rows(row, tokenizer, max_seq_len, spec.too_long)
+        return [one if isinstance(one, Reject) else _within(one, vocab) for one in encoded]
 
     data = EncodedData()
     own_selection = spec.eval.selection
     fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
     held_out: list[Row] = []
     done = 0
+    talks = tokenizer.has_template
     for row in read_frozen_rows(spec.dataset):
+        talks = talks or isinstance(row, ChatRow)
         split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
         usable = _encode_into(data, encode(row), split)
         if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
@@ -99,7 +102,11 @@ def load_data(
         raise _nothing_left(data, done)
     data.prompts = [
         prompt
-        for prompt in _sample_prompts(spec, held_out, tokenizer, max_seq_len)
+        for prompt in _sample_prompts(
+            [_question_row(text, talks) for text in spec.eval.sample_prompts] or held_out,
+            tokenizer,
+            max_seq_len,
+        )
         if vocab is None or max(prompt.ids) < vocab
     ]
     data.selection = data.selection[: spec.eval.max_rows]
@@ -153,24 +160,21 @@ def _within(row: EncodedRow, vocab: int | None) -> EncodedRow | Reject:
     return Reject(line=row.line, reason="unknown-token", detail=detail)
 
 
-def _encode_into(data: EncodedData, encoded: EncodedRow | Reject, split: Split) -> bool:
-    """Put the row into its split, or into the rejects; return whether it can be used."""
-    if isinstance(encoded, Reject):
-        data.rejects.append(encoded)
-        return False
-    if split == "train":
-        data.train.append(encoded)
-    elif split == "selection":
-        data.selection.append(encoded)
-    else:
-        data.test.append(encoded)
-    return True
+def _encode_into(data: EncodedData, encoded: list[EncodedRow | Reject], split: Split) -> bool:
+    """Put what a row gave into its split, or into the rejects; return whether any can be used."""
+    place = {"train": data.train, "selection": data.selection, "test": data.test}[split]
+    before = len(place)
+    for one in encoded:
+        if isinstance(one, Reject):
+            data.rejects.append(one)
+        else:
+            place.append(one)
+    return len(place) > before
 
 
 def _sample_prompts(
-    spec: JobSpec, held_out: list[Row], tokenizer: ChatTokenizer, max_seq_len: int
+    rows: list[Row], tokenizer: ChatTokenizer, max_seq_len: int
 ) -> list[SamplePrompt]:
-    rows = [_question_row(text, tokenizer) for text in spec.eval.sample_prompts] or held_out
     prompts: list[SamplePrompt] = []
     shown: set[str] = set()
     for row in rows:
@@ -189,9 +193,9 @@ def _sample_prompts(
     return prompts
 
 
-def _question_row(text: str, tokenizer: ChatTokenizer) -> Row:
-    """Return a row that asks `text`, as a conversation where the model has a template."""
-    if tokenizer.has_template:
+def _question_row(text: str, talks: bool) -> Row:
+    """Return a row that asks `text`: as a conversation where the model or the data has these."""
+    if talks:
         return ChatRow(0, (Turn("user", text, False),))
     return CompletionRow(0, text, "")
 

@@ -15,6 +15,8 @@ const FORMATS = [
   ["chat", "Chat"],
   ["alpaca", "Alpaca"],
   ["completion", "Prompt and completion"],
+  ["qa", "Question and answer"],
+  ["text", "Plain text"],
 ];
 
 let request = null;
@@ -28,6 +30,8 @@ const refreshStart = () => {
 
 const note = (text) => verdict.replaceChildren(element("p", text, "muted"));
 
+const ofLevel = (report, level) => report.issues.filter((issue) => issue.level === level);
+
 const rejects = (report) => {
   const table = document.createElement("table");
   const head = table.createTHead().insertRow();
@@ -37,9 +41,9 @@ const rejects = (report) => {
     head.append(cell);
   }
   const body = table.createTBody();
-  for (const reject of report.first_rejects) {
+  for (const reject of ofLevel(report, "reject")) {
     const row = body.insertRow();
-    row.append(element("td", reject.line), element("td", reject.reason), element("td", reject.detail));
+    row.append(element("td", reject.line), element("td", reject.code), element("td", reject.message));
   }
   return table;
 };
@@ -47,21 +51,22 @@ const rejects = (report) => {
 const showVerdict = (record) => {
   const report = record.report;
   const whole = report.rejected === 0;
-  const box = element("div", "", whole ? "verdict" : "verdict some");
+  const box = element("div", "", report.verdict === "ok" ? "verdict" : "verdict some");
   box.append(
-    element("p", `${report.usable} of ${report.rows} rows can be used`, "verdict-title"),
-    element("p", `${record.name}, read as ${report.format}`, "muted"),
+    element("p", `${report.accepted} of ${report.rows} rows can be used`, "verdict-title"),
+    element("p", `${record.name}, read as ${report.family}`, "muted"),
   );
   if (report.first_questions.length) {
     box.append(element("p", `The first row asks: “${report.first_questions[0]}”`, "muted"));
   }
   for (const line of report.notes) box.append(element("p", line, "muted"));
-  if (report.ignored_fields.length) {
-    box.append(element("p", `Ignored fields: ${report.ignored_fields.join(", ")}`, "muted"));
+  if (report.ignored_columns.length) {
+    box.append(element("p", `Ignored columns: ${report.ignored_columns.join(", ")}`, "muted"));
   }
+  for (const warning of ofLevel(report, "warning")) box.append(element("p", warning.message));
   if (!whole) {
-    const more = report.rejected - report.first_rejects.length;
-    const rest = more > 0 ? `; the first ${report.first_rejects.length} of them` : "";
+    const shown = ofLevel(report, "reject").length;
+    const rest = report.rejected > shown ? `; the first ${shown} of them` : "";
     box.append(element("p", `${report.rejected} left out${rest}:`), rejects(report));
   }
   verdict.replaceChildren(box);
@@ -70,7 +75,7 @@ const showVerdict = (record) => {
 const choose = (record) => {
   const id = String(record.id);
   if (![...dataset.options].some((option) => option.value === id)) {
-    dataset.add(new Option(`${record.name} (${record.report.usable} rows)`, id), dataset.options[1]);
+    dataset.add(new Option(`${record.name} (${record.report.accepted} rows)`, id), dataset.options[1]);
   }
   dataset.value = id;
   showVerdict(record);
@@ -82,19 +87,27 @@ const fail = (report) => {
   showError(report);
 };
 
-// A file whose rows fit several formats is sent again as the one that the user names.
-const askFormat = (file) => {
-  const row = element("p", "Read it as ", "row");
-  for (const [form, label] of FORMATS) {
+const askAgain = (file, question, answers) => {
+  const row = element("p", question, "row");
+  for (const [label, query] of answers) {
     const button = element("button", label);
     button.type = "button";
-    button.addEventListener("click", () => upload(file, form));
+    button.addEventListener("click", () => upload(file, query));
     row.append(button);
   }
   verdict.replaceChildren(row);
 };
 
-const upload = (file, form) => {
+// What the user can answer to a refusal; the file is then sent again with the answer.
+const ask = (file, code, query) => {
+  if (code === "DATA-AMBIGUOUS") {
+    askAgain(file, "Read it as ", FORMATS.map(([format, label]) => [label, { ...query, format }]));
+  } else if (code === "DATA-TOO-MANY-REJECTED") {
+    askAgain(file, "", [["Use the others", { ...query, allow_rejects: "true" }]]);
+  }
+};
+
+const upload = (file, query = {}) => {
   if (request) request.abort();
   clearErrors();
   note(`Reading ${file.name}…`);
@@ -104,8 +117,8 @@ const upload = (file, form) => {
   bar.hidden = false;
   const sent = new XMLHttpRequest();
   request = sent;
-  const query = new URLSearchParams(form ? { name: file.name, format: form } : { name: file.name });
-  sent.open("PUT", `/api/v1/datasets?${query}`);
+  const asked = new URLSearchParams({ name: file.name, ...query });
+  sent.open("PUT", `/api/v1/datasets?${asked}`);
   sent.setRequestHeader("x-csrf-token", document.body.dataset.csrf);
   sent.responseType = "json";
   sent.upload.onprogress = (event) => {
@@ -115,7 +128,7 @@ const upload = (file, form) => {
   sent.onload = () => {
     if (sent.status === 201) choose(sent.response);
     else fail(sent.response || { code: `HTTP ${sent.status}`, what: "The upload failed." });
-    if (sent.response && sent.response.code === "DATA-AMBIGUOUS") askFormat(file);
+    if (sent.response) ask(file, sent.response.code, query);
   };
   sent.onerror = () =>
     fail({

@@ -1,0 +1,135 @@
+"""What the types of Arrow become in a row: numbers as text, moments in ISO form, bytes as text."""
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from slidepack.engine.data.rows import Number
+
+Convert = Callable[[Any], Any]
+
+_NUMBER_WORDS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""As JSON files write them."""
+
+_FRACTION: Final = re.compile(r"(?:(\.\d*[1-9])|\.)0*(?=Z|[+-]\d{4}$|$)")
+"""A fraction of a second, up to its last digit that is not 0."""
+
+
+class NotTextError(Exception):
+    """Bytes of a row are no UTF-8."""
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type to cast to before values are taken: what Python would alter becomes text."""
+    arrow = importlib.import_module("pyarrow")
+    types = arrow.types
+    if isinstance(kind, arrow.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        return arrow.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return arrow.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_large_list(kind):
+        return arrow.large_list(kind.value_field.with_type(plain_type(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        value = kind.value_field.with_type(plain_type(kind.value_type))
+        return arrow.list_(value, kind.list_size)
+    if types.is_list(kind):
+        return arrow.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if _is_text_in_python(types, kind):
+        return arrow.string()
+    return kind
+
+
+def _is_text_in_python(types: Any, kind: Any) -> bool:
+    # A timestamp of nanoseconds has no Python type; a float of 32 bits would grow digits.
+    return bool(
+        types.is_temporal(kind)
+        or types.is_decimal(kind)
+        or types.is_float16(kind)
+        or types.is_float32(kind)
+    )
+
+
+def text_converter(kind: Any) -> Convert | None:
+    """Return what makes row values of a type's values, after the cast; None where they are."""
+    arrow = importlib.import_module("pyarrow")
+    types = arrow.types
+    if isinstance(kind, arrow.BaseExtensionType):
+        return text_converter(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return text_converter(kind.value_type)
+    if types.is_struct(kind):
+        return _of_struct({field.name: text_converter(field.type) for field in kind})
+    if types.is_map(kind):
+        return _of_map(text_converter(kind.key_type), text_converter(kind.item_type))
+    if hasattr(kind, "value_type"):
+        return _of_list(text_converter(kind.value_type))
+    return _of_leaf(types, kind)
+
+
+def _of_leaf(types: Any, kind: Any) -> Convert | None:
+    if types.is_boolean(kind) or types.is_null(kind) or "string" in str(kind):
+        return None
+    if types.is_temporal(kind):
+        return _optional(_iso)
+    if types.is_decimal(kind):
+        return _optional(str)
+    if types.is_floating(kind):
+        return _optional(_float)
+    if types.is_integer(kind):
+        return _optional(lambda value: Number(str(value)))
+    return _optional(_text)
+
+
+def _optional(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _of_list(item: Convert | None) -> Convert | None:
+    if item is None:
+        return None
+    return _optional(lambda values: [item(value) for value in values])
+
+
+def _of_struct(fields: dict[str, Convert | None]) -> Convert | None:
+    converts = {name: convert for name, convert in fields.items() if convert is not None}
+    if not converts:
+        return None
+
+    def convert_fields(value: dict[str, Any]) -> dict[str, Any]:
+        return value | {name: convert(value[name]) for name, convert in converts.items()}
+
+    return _optional(convert_fields)
+
+
+def _of_map(key: Convert | None, item: Convert | None) -> Convert:
+    def convert_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        return {
+            str(key(name) if key else name): item(value) if item else value for name, value in pairs
+        }
+
+    return _optional(convert_pairs)
+
+
+def _iso(text: str) -> str:
+    return _FRACTION.sub(r"\1", text.replace(" ", "T", 1))
+
+
+def _float(value: float | str) -> Number:
+    """Return the shortest decimal that is this number; one of 32 bits comes as text."""
+    text = repr(value) if isinstance(value, float) else value
+    text = _NUMBER_WORDS.get(text, text)
+    return Number(f"{text}.0" if text.removeprefix("-").isdigit() else text)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise NotTextError from error

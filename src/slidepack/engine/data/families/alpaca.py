@@ -1,0 +1,36 @@
+"""Alpaca and its variants: an instruction, perhaps an input to it, and the output."""
+
+from typing import Any
+
+from slidepack.engine.data.families.cells import Cells, RejectedError
+from slidepack.engine.data.rows import ChatRow, Turn, clip, is_blank
+
+
+def convert(line: int, cells: Cells) -> ChatRow:
+    """Return the row as a conversation; earlier rounds of `history` are learned too."""
+    instruction = cells.string("instruction")
+    parts = (instruction, cells.optional("input"))
+    question = "\n\n".join(part for part in parts if not is_blank(part))
+    if not question:
+        raise RejectedError("no-question", f"{cells.name('instruction')} is empty")
+    turns = [Turn("system", system, False)] if (system := cells.optional("system")) else []
+    turns += _history(cells)
+    turns += (Turn("user", question, False), Turn("assistant", cells.answer("output")))
+    return ChatRow(line, tuple(turns))
+
+
+def _history(cells: Cells) -> list[Turn]:
+    history = cells.cell("history")
+    if history is None or history == "":
+        return []
+    if not isinstance(history, list):
+        raise RejectedError("bad-history", f"{cells.name('history')} is {clip(history)}")
+    return [turn for pair in history for turn in _round(pair, cells)]
+
+
+def _round(pair: Any, cells: Cells) -> tuple[Turn, Turn]:
+    if isinstance(pair, list) and len(pair) == 2:
+        question, answer = (cells.text(text) for text in pair)
+        if question and answer and not is_blank(question) and not is_blank(answer):
+            return Turn("user", question, False), Turn("assistant", answer)
+    raise RejectedError("bad-history", f"a round of {cells.name('history')} is {clip(pair)}")

@@ -1,0 +1,104 @@
+"""One message of a conversation, as OpenAI or as ShareGPT writes it."""
+
+from typing import Any, Final
+
+from slidepack.engine.data.families.cells import Cells, RejectedError
+from slidepack.engine.data.families.json_text import calls_of_message, calls_of_text
+from slidepack.engine.data.families.parts import Parts, join_parts
+from slidepack.engine.data.rows import Number, Role, Turn, clip
+
+_ROLES: Final[dict[str, Role]] = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "input"), "user"),
+    **dict.fromkeys(
+        ("assistant", "gpt", "model", "bot", "chatgpt", "bing", "bard", "output"), "assistant"
+    ),
+    "function_call": "assistant",
+    **dict.fromkeys(("tool", "function", "observation", "tool_response", "ipython"), "tool"),
+}
+_MARKS: Final = ("weight", "loss_weight", "train")
+"""Fields of a turn that say whether it is trained: OpenAI's, LLaMA-Factory's, Axolotl's."""
+_REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+_CALLS: Final = ("tool_calls", "function_call")
+_PLAIN: Final = ({"role", "content"}, {"from", "value"})
+_READ: Final = frozenset({"role", "from", "content", "value", *_MARKS})
+_READ_OF: Final[dict[Role, frozenset[str]]] = {
+    "system": _READ,
+    "user": _READ,
+    "assistant": _READ | {*_REASONING, *_CALLS},
+    "tool": _READ | {"tool_call_id", "name"},
+}
+
+
+def read_turn(index: int, message: Any, cells: Cells) -> Turn:
+    """Return the message as a turn; one that says nothing has the content ""."""
+    if type(message) is not dict:
+        raise RejectedError("bad-message", f"turn {index} is {clip(message)}")
+    name = message["role"] if "role" in message else message.get("from")
+    role = _ROLES.get(name) or _ROLES.get(name.casefold()) if isinstance(name, str) else None
+    if role is None:
+        raise RejectedError("unknown-role", f"turn {index} has role {clip(name)}")
+    content = message["content"] if "content" in message else message.get("value")
+    if isinstance(content, str) and message.keys() in _PLAIN and name != "function_call":
+        return Turn(role, cells.mend(content), role == "assistant")
+    said = _said(index, content, cells)
+    trained = _is_trained(index, message)
+    _note_unread(message, role, cells)
+    if role == "assistant":
+        if name == "function_call":
+            return Turn(role, "", trained, tool_calls=calls_of_text(index, said.text, cells))
+        thought = _reasoning(message, cells) or said.thought
+        calls = calls_of_message(index, message, cells) or said.calls
+        return Turn(role, said.text, trained, thought, calls)
+    if said.thought or said.calls:
+        raise RejectedError("bad-content", f"turn {index} thinks or calls tools as {role}")
+    if role == "tool":
+        call_id, tool = (cells.text(message.get(key)) or "" for key in ("tool_call_id", "name"))
+        return Turn(role, said.text, False, tool_call_id=call_id, name=tool)
+    return Turn(role, said.text, False)
+
+
+def _said(index: int, content: Any, cells: Cells) -> Parts:
+    if content is None:
+        return Parts("")
+    if isinstance(content, list):
+        return join_parts(index, content, cells)
+    text = cells.text(content)
+    if text is None:
+        raise RejectedError("bad-content", f"turn {index} has content {clip(content)}")
+    return Parts(text)
+
+
+def _reasoning(message: dict[str, Any], cells: Cells) -> str:
+    for name in _REASONING:
+        if text := cells.text(message.get(name)):
+            return text
+    return ""
+
+
+def _is_trained(index: int, message: dict[str, Any]) -> bool:
+    """Return whether the turn's own marks let the loss see it; null stands for no mark."""
+    trained = True
+    for name in _MARKS:
+        mark = message.get(name)
+        if mark is None:
+            continue
+        if name != "train":
+            mark = _zero_or_one(mark)
+        if not isinstance(mark, bool):
+            raise RejectedError("bad-weight", f"turn {index} has {name} {clip(mark)}")
+        trained = trained and mark
+    return trained
+
+
+def _zero_or_one(mark: Any) -> Any:
+    number = float(mark.text) if isinstance(mark, Number) else mark
+    if isinstance(number, int | float) and number in (0, 1):
+        return bool(number)
+    return mark
+
+
+def _note_unread(message: dict[str, Any], role: Role, cells: Cells) -> None:
+    for name in message.keys() - _READ_OF[role]:
+        if message[name] is not None:
+            cells.unread.add(f"{cells.name('messages')}[].{name}")

@@ -1,0 +1,126 @@
+"""Reads JSON lines: one value a line. A line that is none is one rejected row, not the end."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from slidepack.engine.data.encoding import encoding_error
+from slidepack.engine.data.json_array import MAX_VALUE_CHARS, JsonError, RawRow
+from slidepack.engine.data.opening import CHUNK_BYTES, ByteStream
+from slidepack.engine.data.rows import Number, Reject, clip
+
+_FAST_DECODER: Final = msgspec.json.Decoder(float_hook=Number)
+"""Keeps fractions as they are written; whole numbers become `int`, which loses nothing but -0."""
+_MINUS_ZERO: Final = re.compile(rb"-0(?![0-9.eE])")
+_TOLERANT_DECODER: Final = json.JSONDecoder(
+    parse_float=Number, parse_int=Number, parse_constant=Number, strict=False
+)
+"""Takes raw tabs and other control characters in strings: within a line they do no harm."""
+
+
+def read_lines(
+    stream: ByteStream, name: str, earlier_error: JsonError | None = None
+) -> Iterator[RawRow | Reject]:
+    """Yield the rows of UTF-8 JSON lines.
+
+    Args:
+        stream: the bytes.
+        name: stands in errors.
+        earlier_error: where the file stopped being one object over many lines.
+
+    Raises:
+        SlidepackError: DATA-ENCODING, or DATA-NOT-JSON where no line is JSON.
+    """
+    parsed_any = False
+    first_reject: Reject | None = None
+    for number, offset, line in _numbered_lines(stream):
+        row = _parse(line, number, offset, name)
+        if isinstance(row, RawRow):
+            parsed_any = True
+        elif row is None:
+            continue
+        else:
+            first_reject = first_reject or row
+        yield row
+    if first_reject and not parsed_any:
+        # Whichever reading got further has found the user's mistake.
+        if earlier_error and earlier_error.line > first_reject.line:
+            raise earlier_error
+        why = f"line {first_reject.line}: {first_reject.detail}"
+        raise JsonError(name, first_reject.line, why)
+
+
+def _parse(line: bytes | None, number: int, offset: int, name: str) -> RawRow | Reject | None:
+    """Return the row of a line, or None for a blank one."""
+    if line is None:
+        detail = f"longer than {MAX_VALUE_CHARS >> 20} Mi characters"
+        return Reject(line=number, reason="too-big", detail=detail)
+    if not line:
+        return None
+    try:
+        value = _FAST_DECODER.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return _parse_tolerantly(line, number, offset, name)
+    if b"-0" in line and _MINUS_ZERO.search(line):
+        return _parse_tolerantly(line, number, offset, name)
+    return RawRow(number, value)
+
+
+def _parse_tolerantly(line: bytes, number: int, offset: int, name: str) -> RawRow | Reject | None:
+    try:
+        # A mark in the middle stands where files were joined.
+        text = line.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise encoding_error(name, "utf-8", number, offset + error.start, error.reason) from error
+    if not text.strip():
+        return None
+    try:
+        return RawRow(number, _TOLERANT_DECODER.decode(text))
+    except json.JSONDecodeError as error:
+        near = clip(text[max(0, error.pos - 20) : error.pos + 60])
+        detail = f"{error.msg} at column {error.colno}, near {near}"
+    except RecursionError:
+        detail = "nested too deeply"
+    return Reject(line=number, reason="not-json", detail=detail)
+
+
+def _numbered_lines(stream: ByteStream) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield lines without their end, from 1 on, and where they start; None is one too long."""
+    number = 0
+    start = 0
+    parts: list[bytes] = []
+    length = 0
+    held = b""
+    at_end = False
+    while not at_end:
+        data = stream.read(CHUNK_BYTES)
+        at_end = not data
+        chunk = held + data if held else data
+        held = b""
+        if chunk.endswith(b"\r") and not at_end:
+            # Its newline may come with the next chunk.
+            chunk, held = chunk[:-1], b"\r"
+        for line in chunk.splitlines(keepends=True):
+            length += len(line)
+            if length <= MAX_VALUE_CHARS:
+                parts.append(line)
+            else:
+                parts.clear()
+            if line.endswith((b"\n", b"\r")):
+                number += 1
+                yield number, start, _whole(parts, length)
+                start += length
+                length = 0
+                parts.clear()
+    if length:
+        yield number + 1, start, _whole(parts, length)
+
+
+def _whole(parts: list[bytes], length: int) -> bytes | None:
+    if length > MAX_VALUE_CHARS:
+        return None
+    line = parts[0] if len(parts) == 1 else b"".join(parts)
+    return line.rstrip(b"\r\n")

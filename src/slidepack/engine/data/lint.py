@@ -1,0 +1,133 @@
+"""What is no fault of a row and still worth a look: twins, odd turns, secrets, foreign tongues.
+
+Rows pass once; of each only hashes are kept.
+"""
+
+from collections import Counter
+from typing import Final
+
+from slidepack.engine.data.personal import SECRETS, kinds_in
+from slidepack.engine.data.report import Issue
+from slidepack.engine.data.rows import ChatRow, Row, TextRow, TokensRow, is_blank
+from slidepack.engine.data.scripts import script_of
+from slidepack.engine.data.twins import Twins
+
+_SHOWN_LINES: Final = 3
+_BARE: Final = frozenset(
+    {
+        "continue", "go on", "keep going", "carry on", "please continue", "more", "next",
+        "and then", "why", "try again", "again", "same again", "продолжай", "дальше", "继续",
+        "続けて", "weiter", "continúa", "continuez",
+    }
+)  # fmt: skip
+"""Whole first questions that mean nothing without an earlier one."""
+_STARTS: Final = (
+    "as above", "see above", "same as above", "like above", "as before", "as i said",
+    "and what about", "what about it", "and how about", "based on your previous",
+    "in your previous", "in your last", "the previous answer", "from the above", "now do the same",
+)  # fmt: skip
+_FOLLOW_UP_CHARS: Final = 80
+_END: Final = " .!?…。！？,"  # noqa: RUF001 -- full-width marks end sentences too
+_MEDIA: Final = (b"<image>", b"<video>", b"<audio>")
+
+_MESSAGES: Final = {
+    "duplicate-row": "rows say the same as an earlier one",
+    "question-twice": "rows ask what an earlier one asks, and answer differently",
+    "empty-system": "rows have a system turn that says nothing",
+    "mixed-scripts": "rows are answered in another script than they ask in",
+    "follow-up": "rows begin with a question that needs an earlier one",
+    "transcript": "texts look like conversations; all of it is learned, the questions too",
+    "media-tag": "rows hold the tag of a picture or a sound that the model will not get",
+    "secret": "rows hold what looks like a secret",
+    "personal-data": "rows hold what looks like personal data",
+}
+
+
+class Lint:
+    """Sees every accepted row once."""
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._twins = Twins()
+        self._counts: Counter[str] = Counter()
+        self._lines: dict[str, list[int]] = {}
+        self._kinds: Counter[str] = Counter()
+
+    def see(self, row: Row, encoded: bytes) -> None:
+        """Look at a row; `encoded` is its line of JSON."""
+        twin = self._twins.add(row)
+        if twin:
+            self._count(twin, row.line)
+        if isinstance(row, TokensRow):
+            return
+        if isinstance(row, ChatRow):
+            self._look_at_chat(row)
+        elif isinstance(row, TextRow):
+            if "assistant:" in row.text[:2000].lower():
+                self._count("transcript", row.line)
+        elif _is_follow_up(row.prompt):
+            self._count("follow-up", row.line)
+        if b"<" in encoded and any(tag in encoded for tag in _MEDIA):
+            self._count("media-tag", row.line)
+        self._look_for_personal(row.line, encoded)
+
+    def issues(self) -> list[Issue]:
+        """Return one issue for each kind of finding."""
+        found = []
+        for code, message in _MESSAGES.items():
+            if count := self._counts[code]:
+                first = self._lines[code]
+                kinds = self._named_kinds(code)
+                text = f"{count} {message}{kinds} (first lines: {', '.join(map(str, first))})"
+                found.append(Issue(line=first[0], code=code, message=text, count=count))
+        return found
+
+    def notes(self) -> list[str]:
+        """Return what could not be looked at."""
+        return self._twins.notes()
+
+    def _count(self, code: str, line: int) -> None:
+        self._counts[code] += 1
+        lines = self._lines.setdefault(code, [])
+        if len(lines) < _SHOWN_LINES:
+            lines.append(line)
+
+    def _look_at_chat(self, row: ChatRow) -> None:
+        asked = answered = ""
+        for turn in row.messages:
+            if turn.role == "user":
+                asked = asked or turn.content
+            elif turn.role == "assistant":
+                answered = answered or turn.content
+            elif turn.role == "system" and is_blank(turn.content):
+                self._count("empty-system", row.line)
+        if row.messages[0].role != "assistant" and _is_follow_up(asked):
+            self._count("follow-up", row.line)
+        if asked.isascii() and answered.isascii():
+            return
+        one, other = script_of(asked), script_of(answered)
+        if one and other and one != other:
+            self._count("mixed-scripts", row.line)
+
+    def _look_for_personal(self, line: int, encoded: bytes) -> None:
+        kinds = kinds_in(encoded)
+        if not kinds:
+            return
+        self._kinds.update(kinds)
+        if kinds & SECRETS:
+            self._count("secret", line)
+        if kinds - SECRETS:
+            self._count("personal-data", line)
+
+    def _named_kinds(self, code: str) -> str:
+        if code not in ("secret", "personal-data"):
+            return ""
+        kinds = [kind for kind in self._kinds if (kind in SECRETS) == (code == "secret")]
+        return ": " + ", ".join(f"{kind} {self._kinds[kind]}" for kind in sorted(kinds))
+
+
+def _is_follow_up(question: str) -> bool:
+    head = question[:_FOLLOW_UP_CHARS].strip().casefold()
+    return head.startswith(_STARTS) or (
+        len(question) < _FOLLOW_UP_CHARS and head.rstrip(_END) in _BARE
+    )
