@@ -102,7 +102,7 @@ def fit(
 ) -> None:
     """Say whether a training fits, how it would use the machine, and how fast it would be."""
     shape = find_shape(model)
-    spec = _spec(model, method, seq, batch, clip)
+    spec = training_spec(model, method, seq, batch, clip)
     host, rates = describe_machine(vram, ram, nvme)
     answer = answer_fit(model, method, spec, shape, host, rates)
     if json_output:
@@ -117,11 +117,18 @@ def find_shape(model: str) -> ModelShape:
     Raises:
         SlidepackError: the errors of `read_shape`, or what the daemon answers.
     """
-    if model in SHAPES:
-        return SHAPES[model]
+    return SHAPES[model] if model in SHAPES else read_shape(find_folder(model))
+
+
+def find_folder(model: str) -> Path:
+    """Return a model's folder: the one named, or that of an added model where a daemon runs.
+
+    Raises:
+        SlidepackError: MODEL-NOT-A-MODEL, MODEL-NOT-FOUND, or what the daemon answers.
+    """
     path = expand_user(model)
     if path.is_dir():
-        return read_shape(path)
+        return path
     if path.is_file():
         raise SlidepackError(
             "MODEL-NOT-A-MODEL",
@@ -141,10 +148,15 @@ def find_shape(model: str) -> ModelShape:
             f"({error.report.code})",
             fix=f"Name a folder or one of {', '.join(SHAPES)}.",
         ) from error
-    return read_shape(Path(record["path"]))
+    return Path(record["path"])
 
 
-def _spec(model: str, method: MethodName, seq: int, batch: int, clip: float) -> JobSpec:
+def training_spec(model: str, method: MethodName, seq: int, batch: int, clip: float) -> JobSpec:
+    """Return a training that is only planned.
+
+    Raises:
+        typer.BadParameter: its numbers do not go together.
+    """
     try:
         return JobSpec(
             name="fit",

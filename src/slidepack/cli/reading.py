@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TransferSpeedColumn,
+)
 
 _SHOWN_FROM_BYTES: Final = 4 << 20
 """Smaller files are read before a bar is seen."""
@@ -27,3 +34,16 @@ def reading_bar(file: Path) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=size)
         yield lambda read: bar.update(task, completed=read)
+
+
+@contextlib.contextmanager
+def counting_bar(what: str, rows: int) -> Iterator[Callable[[int], None] | None]:
+    """Give a function that takes the number of rows done; None where no bar is shown."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("rows"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=rows)
+        yield lambda done: bar.update(task, completed=done)

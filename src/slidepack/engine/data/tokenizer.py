@@ -99,6 +99,21 @@ class ChatTokenizer:
         """With what the template opens and closes answers; None where it does not say."""
         return find_markers(self)
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether the template is a named one, as the model has none."""
+        return self.template_name in ("chatml", "alpaca")
+
+    @property
+    def answer_end_ids(self) -> frozenset[int]:
+        """The token with which a stand-in template ends answers; the model's own say it elsewhere.
+
+        Empty where the end is several tokens.
+        """
+        markers = self.markers if self.stands_in else None
+        ids = self.encode(markers.end) if markers is not None else []
+        return frozenset(ids) if len(ids) == 1 else frozenset()
+
     def plain_tokens_beyond(self, rows: int) -> list[str]:
         """Return the tokens for which an embedding of `rows` rows has no place.
 

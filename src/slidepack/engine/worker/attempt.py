@@ -24,6 +24,7 @@ from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer
+from slidepack.engine.export.stand_in import write_stand_in
 from slidepack.engine.model.loading import eos_ids
 from slidepack.engine.resident_memory import peak_resident_bytes
 from slidepack.engine.shape import ModelShape
@@ -200,7 +201,8 @@ class Attempt:
         answers = trainee.answer(
             [prompt.ids for prompt in data.prompts],
             self.spec.eval.sample_tokens,
-            eos_ids(Path(self.spec.base.path), self._tokenizer.eos_id),
+            eos_ids(Path(self.spec.base.path), self._tokenizer.eos_id)
+            | self._tokenizer.answer_end_ids,
             tuned=tuned,
         )
         for prompt, ids in zip(data.prompts, answers, strict=True):
@@ -241,6 +243,11 @@ class Attempt:
         temporary = target.with_name(f".result.tmp-{os.getpid()}")
         temporary.mkdir(parents=True)
         trainee.write_result(temporary, self.spec.base.name or self.spec.base.model_id)
+        if self._tokenizer.stands_in:
+            for folder in temporary.iterdir():
+                write_stand_in(
+                    folder, self._tokenizer.template_source, self._tokenizer.answer_end_ids
+                )
         write_atomic(temporary / "summary.json", json.dumps(summary, indent=2).encode())
         temporary.rename(target)
         fsync_folder(target.parent)
