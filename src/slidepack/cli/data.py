@@ -1,17 +1,21 @@
-"""`slidepack data check`: what a data file holds, with no daemon."""
+"""`slidepack data check`: what a data file holds, and becomes with a model, with no daemon."""
 
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from slidepack.cli.data_model import ModelCheck, ModelOptions, check_with_model, print_model
+from slidepack.cli.fit import MethodName
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.reading import reading_bar
 from slidepack.engine.contract.errors import CATALOGUE
 from slidepack.engine.data.check import judge_file
 from slidepack.engine.data.mapping import parse_columns
+from slidepack.engine.data.model_report import TooLongPolicy
 from slidepack.engine.data.report import CheckOptions, DataReport
 from slidepack.engine.data.rows import FORMATS
 
@@ -42,6 +46,18 @@ def check(
     encoding: Annotated[
         str | None, typer.Option(help="Of a text file; found out if not given.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Folder or id of a model: measure the rows with its tokenizer too."),
+    ] = None,
+    method: Annotated[MethodName, typer.Option(help="With --model: what is trained.")] = "lora",
+    batch: Annotated[int, typer.Option(min=1, max=4096, help="With --model: rows in a step.")] = 8,
+    max_seq_len: Annotated[
+        int, typer.Option(min=16, max=1 << 20, help="With --model: most tokens of a row.")
+    ] = 2048,
+    too_long: Annotated[
+        TooLongPolicy, typer.Option(help="With --model: what becomes of longer rows.")
+    ] = "drop",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a data file: which rows can be used, and why the others cannot."""
@@ -52,21 +68,50 @@ def check(
         text_mode=text_mode,
         encoding=encoding,
     )
-    report = _judge(file, options)
+    training = None
+    if model is not None:
+        training = ModelOptions(
+            model=model,
+            method=method,
+            batch=batch,
+            max_seq_len=max_seq_len,
+            too_long=too_long,
+            allow_rejects=allow_rejects,
+        )
+    report, checked = _judge(file, options, training)
     if json_output:
-        print_json(report)
+        print_json(_answer(report, checked))
     else:
         _print(file, report)
-    if report.error is not None:
-        sys.stderr.write(f"{report.error.line()}\n")
-        raise typer.Exit(CATALOGUE[report.error.code].exit_code)
+        if checked is not None:
+            print_model(checked)
+        say(f"Verdict: {report.verdict if checked is None else checked.verdict}.")
+    error = report.error or (None if checked is None else checked.error)
+    if error is not None:
+        sys.stderr.write(f"{error.line()}\n")
+        raise typer.Exit(CATALOGUE[error.code].exit_code)
 
 
-def _judge(file: Path, options: CheckOptions) -> DataReport:
-    with tempfile.TemporaryDirectory() as scratch, reading_bar(file) as progress:
-        return judge_file(
-            file, Path(scratch) / "rows.jsonl", Path(scratch) / "rejects.jsonl", options, progress
-        )
+def _judge(
+    file: Path, options: CheckOptions, training: ModelOptions | None
+) -> tuple[DataReport, ModelCheck | None]:
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = Path(scratch) / "rows.jsonl"
+        with reading_bar(file) as progress:
+            report = judge_file(file, rows, Path(scratch) / "rejects.jsonl", options, progress)
+        if training is None or report.error is not None:
+            return report, None
+        return report, check_with_model(rows, report, training)
+
+
+def _answer(report: DataReport, checked: ModelCheck | None) -> Any:
+    """Return the one object of `--json`: with a model, its verdict and issues are in it."""
+    answer: dict[str, Any] = msgspec.to_builtins(report)
+    if checked is not None:
+        answer |= {"verdict": checked.verdict, "error": msgspec.to_builtins(checked.error)}
+        answer["issues"] = [*answer["issues"], *msgspec.to_builtins(checked.issues)]
+        answer["with_model"] = msgspec.to_builtins(checked)
+    return answer
 
 
 def _print(file: Path, report: DataReport) -> None:
@@ -89,4 +134,3 @@ def _print(file: Path, report: DataReport) -> None:
             ("line", "reason", "detail"),
             ((reject.line, reject.code, reject.message) for reject in rejects),
         )
-    say(f"Verdict: {report.verdict}.")
