@@ -233,6 +233,8 @@ def test_an_attempt_that_was_never_finished_is_passed_over(
         ({"data": "nothing.jsonl"}, "DATA-NOT-FOUND", "{project}/nothing.jsonl"),
         ({"held_out": "nothing.jsonl"}, "DATA-NOT-FOUND", "{project}/nothing.jsonl"),
         ({"format": "magic"}, "DATA-FORMAT-UNKNOWN", "magic"),
+        ({"columns.magic": "x"}, "DATA-MAPPING-INVALID", "magic"),
+        ({"columns.messages": "x"}, "DATA-MAPPING-INVALID", "the columns are messages"),
         ({"out": "rows.jsonl"}, "DISK-UNWRITABLE", "{project}/rows.jsonl"),
     ],
 )

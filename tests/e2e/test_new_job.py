@@ -159,6 +159,19 @@ def test_ambiguous_file_is_read_as_the_user_says(
     expect(page.get_by_role("alert")).to_be_empty()
 
 
+def test_a_file_of_which_much_is_left_out_is_taken_if_the_user_says_so(
+    open_visitor: OpenVisitor, studio: Studio, tmp_path: Path
+) -> None:
+    page = open_visitor(studio.daemon, allowed=(REFUSALS,)).page
+    bad: list[dict[str, object]] = [{"messages": []}] * 9
+    drop_file(page, write_jsonl(tmp_path / "half.jsonl", [*chat_rows(14), *bad]))
+    expect(page.get_by_role("alert")).to_contain_text("DATA-TOO-MANY-REJECTED")
+    page.get_by_role("button", name="Use the others").click()
+    expect(page.locator("#verdict")).to_contain_text("14 of 23 rows can be used")
+    expect(page.locator("#verdict")).to_contain_text("no-messages")
+    expect(page.get_by_role("alert")).to_be_empty()
+
+
 def test_two_files_at_once_are_refused(page: Page) -> None:
     transfer = page.evaluate_handle(
         """() => {

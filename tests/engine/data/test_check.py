@@ -197,6 +197,9 @@ def test_mixed_files_are_asked_about_above_one_in_a_hundred(tmp_path: Path) -> N
     assert _refusal(tmp_path, _jsonl(*[CHAT] * 98, *[ALPACA] * 2)).report.code == "DATA-AMBIGUOUS"
     report = _check(tmp_path, _jsonl(*[CHAT] * 199, ALPACA))
     assert (report.family, report.accepted, report.reasons) == ("chat", 199, {"no-messages": 1})
+    # The share is one of all rows, those that are no JSON among them.
+    data = _jsonl(*[CHAT] * 50, ALPACA) + "broken\n" * 60
+    assert _check(tmp_path, data).family == "chat"
     forced = _check(tmp_path, _jsonl(CHAT, ALPACA), "alpaca")
     assert (forced.accepted, forced.rejected) == (1, 1)
 
