@@ -90,7 +90,7 @@ class Attempt:
 
         self.phase("tokenising", 0, 0)
         limit = min(self.spec.max_seq_len, shape.max_positions)
-        data = load_data(self.spec, tokenizer, limit, on_row, vocab=vocab)
+        data = load_data(self.spec, tokenizer, limit, on_row, vocab=vocab, scratch=self.folder.root)
         if data.rejects:
             self.warn("DATA-ROWS-LEFT-OUT", write_rejects(data.rejects, self.folder.rejects))
         return data

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from slidepack.engine.data.split import Split, split_of
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.data.too_long import encode_rows
+from slidepack.engine.worker.row_store import RowStore
 
 _SHOWN_CHARACTERS = 4000
 """Of a question, in events and on the page; the model always gets the whole of it."""
@@ -43,9 +44,10 @@ class SamplePrompt:
 class EncodedData:
     """All rows of a run."""
 
-    train: list[EncodedRow] = field(default_factory=list)
-    selection: list[EncodedRow] = field(default_factory=list)
-    test: list[EncodedRow] = field(default_factory=list)
+    train: Sequence[EncodedRow] = ()
+    """In a file, not in memory."""
+    selection: Sequence[EncodedRow] = ()
+    test: Sequence[EncodedRow] = ()
     prompts: list[SamplePrompt] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     """Rows that the model's template or the length limit refused."""
@@ -58,6 +60,7 @@ def load_data(
     on_row: Callable[[int], None],
     *,
     vocab: int | None = None,
+    scratch: Path | None = None,
 ) -> EncodedData:
     """Read, check, split and encode the datasets of a job.
 
@@ -67,10 +70,12 @@ def load_data(
         max_seq_len: the job's limit, or the model's where that is lower.
         on_row: called with the number of rows read so far; may raise to stop.
         vocab: rows of the model's embedding; a row of data with a token beyond is left out.
+        scratch: folder on whose disk the encoded rows are; None for the system's temporary one.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-CHANGED, DATA-NO-USABLE-ROWS,
             MODEL-NO-CHAT-TEMPLATE, MODEL-BROKEN.
+        OSError: the disk refused.
     """
 
     def encode(row: Row) -> list[EncodedRow | Reject]:
@@ -78,6 +83,11 @@ def load_data(
         return [one if isinstance(one, Reject) else _within(one, vocab) for one in encoded]
 
     data = EncodedData()
+    splits: dict[Split, RowStore] = {
+        "train": RowStore(scratch),
+        "selection": RowStore(scratch),
+        "test": RowStore(scratch),
+    }
     own_selection = spec.eval.selection
     fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
     held_out: list[Row] = []
@@ -86,18 +96,19 @@ def load_data(
     for row in read_frozen_rows(spec.dataset):
         talks = talks or isinstance(row, ChatRow)
         split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
-        usable = _encode_into(data, encode(row), split)
+        usable = _store(encode(row), splits[split], data.rejects)
         if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
             held_out.append(row)
         done += 1
         on_row(done)
     if own_selection is not None:
         for row in read_frozen_rows(own_selection):
-            usable = _encode_into(data, encode(row), "selection")
+            usable = _store(encode(row), splits["selection"], data.rejects)
             if usable and len(held_out) < MAX_SAMPLES:
                 held_out.append(row)
             done += 1
             on_row(done)
+    data.train = splits["train"]
     if not data.train:
         raise _nothing_left(data, done)
     data.prompts = [
@@ -109,8 +120,8 @@ def load_data(
         )
         if vocab is None or max(prompt.ids) < vocab
     ]
-    data.selection = data.selection[: spec.eval.max_rows]
-    data.test = data.test[: spec.eval.max_rows]
+    data.selection = splits["selection"][: spec.eval.max_rows]
+    data.test = splits["test"][: spec.eval.max_rows]
     return data
 
 
@@ -126,14 +137,26 @@ def write_rejects(rejects: list[Reject], path: Path) -> str:
     )
 
 
-def read_frozen_rows(ref: DatasetRef) -> list[Row]:
-    """Read a dataset and check that it is still the one that was queued.
+def read_frozen_rows(ref: DatasetRef) -> Iterator[Row]:
+    """Yield the rows of a dataset, once it is known to be the one that was queued.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND or DATA-CHANGED.
     """
     try:
-        content = Path(ref.path).read_bytes()
+        with Path(ref.path).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != ref.content_hash:
+                raise SlidepackError(
+                    "DATA-CHANGED",
+                    "The dataset is not the one that was queued.",
+                    why=f"{ref.path} has sha256 {found[:12]}…, "
+                    f"the job names {ref.content_hash[:12]}…",
+                    fix="Add the data file again and queue the job again.",
+                )
+            file.seek(0)
+            for line in file:
+                yield decode_row(line)
     except OSError as error:
         raise SlidepackError(
             "DATA-NOT-FOUND",
@@ -141,15 +164,6 @@ def read_frozen_rows(ref: DatasetRef) -> list[Row]:
             why=f"{ref.path}: {error.strerror}",
             fix="Add the data file again and queue the job again.",
         ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != ref.content_hash:
-        raise SlidepackError(
-            "DATA-CHANGED",
-            "The dataset is not the one that was queued.",
-            why=f"{ref.path} has sha256 {found[:12]}…, the job names {ref.content_hash[:12]}…",
-            fix="Add the data file again and queue the job again.",
-        )
-    return [decode_row(line) for line in content.splitlines()]
 
 
 def _within(row: EncodedRow, vocab: int | None) -> EncodedRow | Reject:
@@ -160,13 +174,12 @@ def _within(row: EncodedRow, vocab: int | None) -> EncodedRow | Reject:
     return Reject(line=row.line, reason="unknown-token", detail=detail)
 
 
-def _encode_into(data: EncodedData, encoded: list[EncodedRow | Reject], split: Split) -> bool:
-    """Put what a row gave into its split, or into the rejects; return whether any can be used."""
-    place = {"train": data.train, "selection": data.selection, "test": data.test}[split]
+def _store(encoded: list[EncodedRow | Reject], place: RowStore, rejects: list[Reject]) -> bool:
+    """Keep what a row gave, or why it gave nothing; return whether any can be used."""
     before = len(place)
     for one in encoded:
         if isinstance(one, Reject):
-            data.rejects.append(one)
+            rejects.append(one)
         else:
             place.append(one)
     return len(place) > before
