@@ -24,6 +24,7 @@ from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer
+from slidepack.engine.data.twins import overlap
 from slidepack.engine.export.stand_in import write_stand_in
 from slidepack.engine.model.loading import eos_ids
 from slidepack.engine.resident_memory import peak_resident_bytes
@@ -93,7 +94,22 @@ class Attempt:
         data = load_data(self.spec, tokenizer, limit, on_row, vocab=vocab, scratch=self.folder.root)
         if data.rejects:
             self.warn("DATA-ROWS-LEFT-OUT", write_rejects(data.rejects, self.folder.rejects))
+        self._compare_held_out()
         return data
+
+    def _compare_held_out(self) -> None:
+        """Tell of held-out rows that are trained on: their loss says nothing about new ones."""
+        held_out = self.spec.eval.selection
+        if held_out is None:
+            return
+        shared = overlap(Path(self.spec.dataset.path), Path(held_out.path))
+        if shared.rows:
+            lines = ", ".join(map(str, shared.first_lines))
+            self.warn(
+                "DATA-OVERLAP",
+                f"{shared.rows} held-out rows ask what training rows ask (line {lines}): their "
+                "loss says little about new questions.",
+            )
 
     def trainer(self, trainee: Trainee, data: EncodedData, precision: str) -> Trainer:
         """Go on from the newest valid checkpoint, report the start, and return what trains."""
