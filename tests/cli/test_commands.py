@@ -47,7 +47,9 @@ def test_every_command_but_serve_has_json() -> None:
 
 def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> None:
     add = ("jobs", "add", str(file), "--model", served_farm.model, "--held-out", str(file))
-    status, job = command(*add, "--name", "from the shell", "--steps", "3", "--prompt", "Hi?")
+    status, job = command(
+        *add, "--name", "from the shell", "--steps", "3", "--prompt", "Hi?", "--too-long", "split"
+    )
     assert (status, job["state"], job["name"]) == (0, "queued", "from the shell")
     number = str(job["id"])
     status, paused = command("jobs", "pause", number)
@@ -67,6 +69,7 @@ def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> N
     assert {job["id"], again["id"], 1} <= {entry["id"] for entry in listed}
     detail = command("jobs", "show", number)[1]
     assert detail["spec"]["eval"]["sample_prompts"] == ["Hi?"]
+    assert detail["spec"]["too_long"] == "split"
     assert "attempt 1" in command("jobs", "logs", "1")[1]["log"]
 
 
@@ -193,6 +196,7 @@ def test_text_for_people_shows_names_as_they_are(
 
 
 def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["nothing"], ["jobs", "add"], ["jobs", "show", "many"], ["--nothing"]):
+    shred = ["jobs", "add", "f", "--model", "m", "--too-long", "shred"]
+    for arguments in (["nothing"], ["jobs", "add"], shred, ["jobs", "show", "many"], ["--nothing"]):
         assert run(arguments) == 2
         assert "Traceback" not in capsys.readouterr().err

@@ -134,8 +134,9 @@ def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
     assert second.read_plan() == first.read_plan()
 
     assert str(second.result) in refused(spec, "RUN-SPEC-INVALID")["why"]
-    changed = _spec(project, **(_FULL | {"lr": 2e-3}))
-    assert "another run" in refused(changed, "RUN-SPEC-INVALID")["what"]
+    for change in ({"lr": 2e-3}, {"too_long": "cut"}):
+        changed = _spec(project, **(_FULL | change))
+        assert "another run" in refused(changed, "RUN-SPEC-INVALID")["what"]
     write_jsonl(project / "rows.jsonl", chat_rows(29))
     assert "another run" in refused(_spec(project, **_FULL), "RUN-SPEC-INVALID")["what"]
     assert not _attempt(project, 3).root.exists()
@@ -223,6 +224,7 @@ def test_an_attempt_that_was_never_finished_is_passed_over(
     [
         ({"colour": "red"}, "RUN-SPEC-INVALID", "colour"),
         ({"method": "magic"}, "RUN-SPEC-INVALID", "method"),
+        ({"too_long": "shred"}, "RUN-SPEC-INVALID", "too_long`; use drop, cut or split"),
         ({"lr": 0}, "RUN-SPEC-INVALID", "lr is 0"),
         ({"steps": "many"}, "RUN-SPEC-INVALID", "steps"),
         ({"out": ""}, "RUN-SPEC-INVALID", "out is empty"),

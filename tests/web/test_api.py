@@ -116,6 +116,17 @@ def test_no_adapter_before_the_end_and_a_zip_after(served_farm: Farm) -> None:
     served_farm.act(waiting, "cancel")
 
 
+def test_a_job_says_what_becomes_of_longer_rows(served_farm: Farm) -> None:
+    shown = {"drop": "left out", "cut": "cut", "split": "split"}
+    for changes in ({}, *({"too_long": policy} for policy in shown)):
+        job_id = served_farm.queue(steps=2, **changes)
+        served_farm.act(job_id, "cancel")
+        policy = changes.get("too_long", "drop")
+        assert served_farm.detail(job_id)["spec"]["too_long"] == policy
+        with served_farm.daemon.http() as client:
+            assert f"longer ones are {shown[policy]}<" in client.get(f"/jobs/{job_id}").text
+
+
 def test_a_job_may_train_every_weight(served_farm: Farm) -> None:
     daemon = served_farm.daemon
     request = {
@@ -160,6 +171,8 @@ def _download(daemon: DaemonProcess) -> httpx.Response:
         ({"name": "n" * 300}, 422, "RUN-SPEC-INVALID", "name"),
         ({"targets": ["nope"]}, 422, "RUN-SPEC-INVALID", "nope"),
         ({"method": "magic"}, 400, "DAEMON-REQUEST-INVALID", "method"),
+        ({"too_long": "shred"}, 400, "DAEMON-REQUEST-INVALID", "use drop, cut or split"),
+        ({"too_long": None}, 400, "DAEMON-REQUEST-INVALID", "too_long"),
         ({"colour": "red"}, 400, "DAEMON-REQUEST-INVALID", "colour"),
         ({"batch_size": "many"}, 400, "DAEMON-REQUEST-INVALID", "batch_size"),
     ],

@@ -282,12 +282,15 @@ def test_a_full_job_shows_where_its_model_is_and_has_no_adapter_to_download() ->
         assert "rank" not in text.casefold()
 
 
-def test_the_form_asks_for_the_method() -> None:
-    methods = get_args(get_type_hints(JobRequest)["method"])
-    report = next(reports())
-    text = render("home.html", page=home_page(report, full=True))
-    (select,) = re.findall(r'<select name="method">.*?</select>', text, re.DOTALL)
-    assert re.findall(r'<option value="(\w+)">', select) == list(methods)
+@pytest.mark.parametrize("name", ["method", "too_long"])
+def test_the_form_offers_every_choice_and_the_default_first(name: str) -> None:
+    page = home_page(next(reports()), full=True)
+    (select,) = re.findall(
+        rf'<select name="{name}">.*?</select>', render("home.html", page=page), re.DOTALL
+    )
+    offered = re.findall(r'<option value="(\w+)">', select)
+    assert offered == list(get_args(get_type_hints(JobRequest)[name]))
+    assert offered[0] == getattr(page.defaults, name)
 
 
 @pytest.mark.parametrize("name", _OF_ERROR)

@@ -13,9 +13,9 @@ from slidepack.cli.fit import MethodName
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.reading import reading_bar
 from slidepack.engine.contract.errors import CATALOGUE
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.check import judge_file
 from slidepack.engine.data.mapping import parse_columns
-from slidepack.engine.data.model_report import TooLongPolicy
 from slidepack.engine.data.report import CheckOptions, DataReport
 from slidepack.engine.data.rows import FORMATS
 
@@ -56,7 +56,7 @@ def check(
         int, typer.Option(min=16, max=1 << 20, help="With --model: most tokens of a row.")
     ] = 2048,
     too_long: Annotated[
-        TooLongPolicy, typer.Option(help="With --model: what becomes of longer rows.")
+        TooLong, typer.Option(help="With --model: what becomes of longer rows.")
     ] = "drop",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

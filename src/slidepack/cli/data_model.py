@@ -11,12 +11,12 @@ from slidepack.cli.fit_machine import describe_machine
 from slidepack.cli.output import print_table, say
 from slidepack.cli.reading import counting_bar
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.check import MAX_REJECTED_SHARE
 from slidepack.engine.data.model_report import (
     MeasureRequest,
     ModelDataReport,
     ShownRow,
-    TooLongPolicy,
     measure_in_process,
 )
 from slidepack.engine.data.report import DataReport, Issue, Verdict
@@ -36,7 +36,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     method: MethodName = "lora"
     batch: int = 8
     max_seq_len: int = 2048
-    too_long: TooLongPolicy = "drop"
+    too_long: TooLong = "drop"
     allow_rejects: bool = False
 
 

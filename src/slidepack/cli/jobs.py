@@ -7,6 +7,7 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.output import print_json, print_table, say
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.rows import FORMATS
 
 app = typer.Typer(help="The queue.", no_args_is_help=True)
@@ -44,6 +45,9 @@ def add(
     schedule: Annotated[str | None, Value(help="cosine, linear or constant.")] = None,
     batch_size: Annotated[int | None, Value(help="Rows in one step (8).")] = None,
     max_seq_len: Annotated[int | None, Value(help="Longest row in tokens (1024).")] = None,
+    too_long: Annotated[
+        TooLong | None, Value(help="Longer rows: left out, cut or split (drop).")
+    ] = None,
     epochs: Annotated[float | None, Value(help="Passes over the data (3).")] = None,
     steps: Annotated[int | None, Value(help="Steps; above 0 it replaces epochs.")] = None,
     prompt: Annotated[
@@ -64,6 +68,7 @@ def add(
         "schedule": schedule,
         "batch_size": batch_size,
         "max_seq_len": max_seq_len,
+        "too_long": too_long,
         "epochs": epochs,
         "steps": steps,
         "sample_prompts": prompt or None,

@@ -16,7 +16,7 @@ from slidepack.cli.output import print_json, say
 from slidepack.daemon.hardware import Waiting, machine_now
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.probe.report import probe_hardware
-from slidepack.daemon.requests import JobSettings, job_spec
+from slidepack.daemon.requests import JobSettings, advice, job_spec
 from slidepack.engine.contract.errors import EXIT_YIELDED, SlidepackError
 from slidepack.engine.contract.events import (
     AnyEvent,
@@ -99,10 +99,11 @@ def _read(spec_file: Path) -> TrainFile:
     try:
         return msgspec.toml.decode(spec_file.read_bytes(), type=TrainFile)
     except (OSError, msgspec.DecodeError) as error:
+        help_ = advice(str(error).rpartition("`$.")[2].rstrip("`"))
         raise SlidepackError(
             "RUN-SPEC-INVALID",
             "The training file cannot be read.",
-            why=f"{spec_file}: {error}",
+            why=f"{spec_file}: {error}{help_ and f'; {help_}'}",
             fix="It needs model, data and out, and any of a job's settings, as TOML.",
         ) from error
 

@@ -1,7 +1,7 @@
 """What a user asks for, before it is frozen: requests of the API, the page and the CLI."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -21,6 +21,7 @@ from slidepack.engine.contract.job import (
     OptimSpec,
     Precision,
     Schedule,
+    TooLong,
 )
 from slidepack.engine.data.rows import clip
 
@@ -51,6 +52,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     clip_norm: float = 1.0
     batch_size: int = 8
     max_seq_len: int = 1024
+    too_long: TooLong = "drop"
+    """What becomes of longer rows."""
     epochs: float = 3.0
     """Ignored where `steps` is above 0."""
     steps: int = 0
@@ -76,6 +79,19 @@ class JobRequest(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Id of a dataset."""
     held_out: int | None = None
     """Id of a dataset that is only measured, never trained; None takes a tenth of the rows."""
+
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    field.name: get_args(field.type)
+    for field in msgspec.structs.fields(JobRequest)
+    if get_origin(field.type) is Literal
+}
+
+
+def advice(setting: str) -> str:
+    """Return what a setting may be, as in `use drop, cut or split`; "" where that is no choice."""
+    *first, last = _CHOICES.get(setting, ("",))
+    return f"use {', '.join(first)} or {last}" if first else ""
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +168,7 @@ def job_spec(
             ),
             batch_size=settings.batch_size,
             max_seq_len=settings.max_seq_len,
+            too_long=settings.too_long,
             epochs=0.0 if settings.steps else settings.epochs,
             steps=settings.steps,
             eval=EvalSpec(

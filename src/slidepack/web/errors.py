@@ -7,6 +7,7 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.response import Template
 
+from slidepack.daemon.requests import advice
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,8 @@ def on_slidepack_error(request: AnyRequest, error: SlidepackError) -> Response[A
 def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[Any]:
     """Answer a framework error (unknown path, bad body) in our shape."""
     detail = error.detail
-    if isinstance(error, ValidationException) and error.extra:
-        detail = f"{detail} {error.extra}"
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        detail = "; ".join(map(_problem, error.extra)) or detail
     report = ErrorReport(
         code="DAEMON-REQUEST-INVALID",
         what="The request cannot be answered.",
@@ -31,6 +32,13 @@ def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[Any
         fix="See /schema/openapi.json for what there is.",
     )
     return _respond(request, report, error.status_code)
+
+
+def _problem(found: dict[str, Any]) -> str:
+    """Return what the framework found wrong with one value, and what a setting may be instead."""
+    name = found.get("key", "")
+    parts = (f"{name}: {found['message']}" if name else found["message"], advice(name))
+    return "; ".join(filter(None, parts))
 
 
 def on_too_deep(request: AnyRequest, _error: RecursionError) -> Response[Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from slidepack.daemon.requests import JobRequest
+from slidepack.daemon.requests import JobRequest, advice
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import clip
 
@@ -41,4 +41,5 @@ def _reason(values: dict[str, Any], message: str) -> str:
         "Expected `float`": "use a number",
         "Expected `float | null`": "use a number",
     }
-    return f"{field} is {clip(values[field])}; {wanted.get(what.partition(',')[0], what)}"
+    help_ = advice(field) or wanted.get(what.partition(",")[0], what)
+    return f"{field} is {clip(values[field])}; {help_}"

@@ -223,8 +223,7 @@ def test_texts_in_every_form(writer: str, texts: list[str]) -> None:
         st.lists(st.tuples(st.integers(0, 200_000), st.booleans()), min_size=1, max_size=9).filter(
             lambda tokens: any(learned for _, learned in tokens)
         ),
-        # One object of lists alone in a file is a table by columns.
-        min_size=2,
+        min_size=1,
         max_size=4,
     )
 )

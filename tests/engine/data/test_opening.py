@@ -58,7 +58,7 @@ def test_a_packed_file_that_breaks_off_says_how_far_it_goes(tmp_path: Path, suff
     packed = PACKERS[suffix](LINES)
     for size in (len(packed) - 1, len(packed) - 5, len(packed) // 2, 11):
         refused = error(path, packed[:size])
-        assert refused.code == "DATA-REFUSED"
+        assert refused.code == "DATA-CUT-OFF"
         assert f"f.jsonl{suffix}: " in refused.why
         assert f"byte {size} of {size}" in refused.why
 
@@ -69,7 +69,7 @@ def test_a_packed_file_with_wrong_bytes_is_damaged(tmp_path: Path, suffix: str) 
     packed[len(packed) // 2] ^= 0xFF
     packed[len(packed) // 2 + 1] ^= 0xFF
     assert error(tmp_path / f"f.jsonl{suffix}", bytes(packed)).code in (
-        "DATA-REFUSED",
+        "DATA-CUT-OFF",
         "DATA-NOT-JSON",
     )
 

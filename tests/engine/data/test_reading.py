@@ -192,9 +192,9 @@ def test_raw_control_characters_in_lines_are_taken(tmp_path: Path) -> None:
     ("data", "code"),
     [
         ('{"a": ', "DATA-NOT-JSON"),
-        (b"PAR1xxxx", "DATA-REFUSED"),
+        (b"PAR1xxxx", "DATA-CUT-OFF"),
         (b"PK\x03\x04", "DATA-FORMAT-UNKNOWN"),
-        (b"\x1f\x8b\x08", "DATA-REFUSED"),
+        (b"\x1f\x8b\x08", "DATA-CUT-OFF"),
         (b"\x00\x01\x02\xff", "DATA-FORMAT-UNKNOWN"),
     ],
 )
@@ -263,6 +263,18 @@ def test_columns_are_unwrapped_and_told(tmp_path: Path) -> None:
         RawRow(2, {"instruction": "b", "output": "d"}),
     ]
     assert "table by columns" in notes[0]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_one_row_of_tokens_is_no_table(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "f.json"
+    row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "attention_mask": [1, 1, 1]}
+    for one in (row, {"input_ids": [5]}):
+        ((line, value),) = _values(path, json.dumps(one, indent=indent))
+        assert (line, _plain(value)) == (1, one)
+    two = {name: [cells, cells[:2]] for name, cells in row.items()}
+    for table in (two, {"input_ids": ["5", "6"]}, {"labels": [5, 6]}, {"input_ids": [5.0, 6]}):
+        assert len(_values(path, json.dumps(table, indent=indent))) == 2
 
 
 @pytest.mark.parametrize("indent", [None, 1])

@@ -13,7 +13,7 @@ from slidepack.engine.contract.job import EvalSpec
 def test_held_out_rows_that_are_trained_on_are_counted(
     tmp_path: Path, first: int, shared: int
 ) -> None:
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "messages": [
                 {"role": "user", "content": f"What is {number} and one?"},

@@ -27,6 +27,7 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     # asks whether the file is good, and the text says what is wrong with it.
     "DATA-REFUSED": ErrorClass(10, 422),
     "DATA-EMPTY": ErrorClass(10, 422),
+    "DATA-CUT-OFF": ErrorClass(10, 422),
     "DATA-NOT-JSON": ErrorClass(10, 422),
     "DATA-ENCODING": ErrorClass(10, 422),
     "DATA-FORMAT-UNKNOWN": ErrorClass(10, 422),

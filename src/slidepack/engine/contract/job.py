@@ -27,6 +27,7 @@ Precision = Literal["auto", "fp32", "bf16", "nf4"]
 Schedule = Literal["cosine", "linear", "constant"]
 MomentState = Literal["auto", "fp32", "bf16", "int8"]
 OptimizerEngine = Literal["auto", "cpu", "gpu"]
+TooLong = Literal["drop", "cut", "split"]
 
 
 class Frozen(
@@ -181,7 +182,7 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
     """Sequences in one optimizer step."""
     max_seq_len: int = 1024
     """Longest sequence in tokens."""
-    too_long: Literal["drop", "cut", "split"] = "drop"
+    too_long: TooLong = "drop"
     """What becomes of longer rows: left out and reported, cut behind the limit, or divided."""
     epochs: float = 0.0
     """Passes over the training rows; exactly one of `epochs` and `steps` is above 0."""

@@ -39,6 +39,9 @@ def plain_type(kind: Any) -> Any:
         return arrow.list_(value, kind.list_size)
     if types.is_list(kind):
         return arrow.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if types.is_null(kind):
+        # A cast of nulls to nulls below a list has the length of the list, not of its items.
+        return arrow.bool_()
     if _is_text_in_python(types, kind):
         return arrow.string()
     return kind

@@ -12,10 +12,10 @@ from typing import Literal
 import msgspec
 
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.lengths import LengthReport
 from slidepack.engine.data.rows import Reject
 
-TooLongPolicy = Literal["drop", "cut", "split"]
 _MODULE = "slidepack.engine.data.preflight_model"
 
 
@@ -27,7 +27,7 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model: str
     """A model's Hugging Face folder."""
     max_seq_len: int
-    too_long: TooLongPolicy = "drop"
+    too_long: TooLong = "drop"
     template: Literal["auto", "chatml", "alpaca", "none"] = "auto"
     """For conversations where the model has no chat template."""
     processes: int = 2
@@ -79,7 +79,7 @@ class ModelDataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     first_rejects: tuple[Reject, ...]
     """Up to 20, in order."""
     lengths: LengthReport
-    too_long: TooLongPolicy
+    too_long: TooLong
     masks: MaskReport
     template: str
     """`the model's own`, `chatml`, `alpaca` or `none`."""

@@ -17,7 +17,7 @@ import zstandard
 from slidepack.engine.contract.errors import SlidepackError
 
 CHUNK_BYTES: Final = 1 << 20
-DAMAGED_CODE: Final = "DATA-REFUSED"
+DAMAGED_CODE: Final = "DATA-CUT-OFF"
 """Of a file that breaks off or whose bytes contradict themselves."""
 
 _ZSTD_STEP_BYTES: Final = 512

@@ -81,9 +81,11 @@ def _parquet_batches(source: Source, stack: ExitStack) -> Iterator[tuple[Any, fl
     row_bytes = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
     num_rows = min(max(_BATCH_BYTES // max(row_bytes, 1), 1), _MAX_BATCH_ROWS)
     done = 0
-    for batch in file.iter_batches(batch_size=num_rows, use_threads=False):
-        done += batch.num_rows
-        yield batch, done / max(metadata.num_rows, 1)
+    for group in range(metadata.num_row_groups):
+        # A batch of two groups would need one dictionary for both, which nested columns cannot.
+        for batch in file.iter_batches(num_rows, row_groups=[group], use_threads=False):
+            done += batch.num_rows
+            yield batch, done / max(metadata.num_rows, 1)
 
 
 def _file_batches(source: Source, stack: ExitStack) -> Iterator[tuple[Any, float]]:

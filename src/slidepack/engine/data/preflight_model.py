@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.lengths import LengthHistogram
 from slidepack.engine.data.mask_check import mask_method
 from slidepack.engine.data.masking import EncodedRow, encode_whole
@@ -37,7 +38,7 @@ from slidepack.engine.data.named_templates import TemplateChoice
 from slidepack.engine.data.rows import ChatRow, Reject, decode_row
 from slidepack.engine.data.shown import show_row
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
-from slidepack.engine.data.too_long import TooLong, fit_samples
+from slidepack.engine.data.too_long import fit_samples
 
 _CHUNK_BYTES: Final = 1 << 18
 _MAX_FIRST_REJECTS: Final = 20

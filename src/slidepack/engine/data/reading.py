@@ -56,7 +56,7 @@ def read_rows(
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-EMPTY, DATA-FORMAT-UNKNOWN, DATA-ENCODING,
-            DATA-NOT-JSON for what breaks off within JSON, DATA-REFUSED for a damaged file.
+            DATA-NOT-JSON for what breaks off within JSON, DATA-CUT-OFF for a damaged file.
     """
     told = [] if notes is None else notes
     source = Source(path, on_bytes)

@@ -22,7 +22,7 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     form: str | None = None
     """Family of the rows."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
     """Role to column, as `--map ROLE=COLUMN` says it."""
     allow_rejects: bool = False
     """Take a file of which more than the usual share is left out."""
@@ -66,11 +66,11 @@ class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rejected: int
     reasons: dict[str, int]
     """Rejected rows by reason."""
-    repairs: dict[str, int] = {}
+    repairs: dict[str, int] = msgspec.field(default_factory=dict)
     """Accepted rows by what was mended."""
     ignored_columns: tuple[str, ...]
     """Columns of the file that no prompt sees."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
     """Role to column, as most rows were read."""
     choices: tuple[Choice, ...] = ()
     """Families that fit, the best first; more than one is a question to the user."""
@@ -86,7 +86,7 @@ class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     verdict: Verdict = "ok"
     error: ErrorReport | None = None
     """Why the verdict is `ask` or `refuse`."""
-    options: CheckOptions = CheckOptions()
+    options: CheckOptions = msgspec.field(default_factory=CheckOptions)
     """What the user asked for."""
 
 

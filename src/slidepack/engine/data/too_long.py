@@ -1,17 +1,11 @@
 """Rows to samples that fit: what becomes of those longer than `max_seq_len`."""
 
 import math
-from typing import Literal
 
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.masking import EncodedRow, encode_whole, start_ids
 from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, Turn
 from slidepack.engine.data.tokenizer import ChatTokenizer
-
-TooLong = Literal["drop", "cut", "split"]
-"""`drop` leaves a row that is too long out, and counts it. `cut` keeps its start where that still
-teaches something. `split` makes several rows of it: a conversation is divided before questions,
-its system turn repeated; a text or ready-made ids are divided into pieces of about the same
-length. A prompt and its completion cannot be divided, and are left out."""
 
 
 def encode_rows(

@@ -8,7 +8,7 @@ import msgspec
 
 from slidepack.engine.data.encoding import TextReader
 from slidepack.engine.data.json_array import Cursor, RawRow, walk_array
-from slidepack.engine.data.rows import Reject, clip
+from slidepack.engine.data.rows import Number, Reject, clip
 
 _CONTAINERS: Final = ("data", "train", "rows", "conversations", "examples")
 """Fields of a single object in which files keep their rows."""
@@ -17,6 +17,8 @@ _MAX_FIELDS: Final = 1000
 _MAX_STREAMS: Final = 20
 """A table of more columns is held in memory: each column of a stream has a buffer of its own."""
 _SHOWN_FIELDS: Final = 10
+_TOKENS_FIELD: Final = "input_ids"
+"""In a table each cell of it is a list; whole numbers are the tokens of one row."""
 
 _TABLE_NOTE: Final = "The file is a table by columns; line numbers count its rows from 1."
 
@@ -32,9 +34,13 @@ class _Field(msgspec.Struct):
     num_objects: int = 0
     is_conversation: bool = False
     """Whether it holds the turns of one conversation, and not rows."""
+    is_whole_numbers: bool = False
+    """Whether it begins with a whole number."""
 
     def add(self, item: object) -> None:
         """Count an item of the list."""
+        if not self.num_items and isinstance(item, Number):
+            self.is_whole_numbers = item.text.removeprefix("-").isdecimal()
         if isinstance(item, dict):
             if not self.num_items and not item.keys().isdisjoint(("role", "from")):
                 self.is_conversation = True
@@ -61,8 +67,10 @@ class Wrapping(msgspec.Struct, frozen=True):
     def is_table(self) -> bool:
         """Return whether the fields are columns of equal length; an object is no cell."""
         fields = self.fields.values()
+        tokens = self.fields.get(_TOKENS_FIELD)
         return (
-            all(field.is_list and not field.num_objects for field in fields)
+            not (tokens and tokens.is_whole_numbers)
+            and all(field.is_list and not field.num_objects for field in fields)
             and len({field.num_items for field in fields}) == 1
             and all(field.num_items for field in fields)
         )
