@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from support.chat_templates import save_chat_tokenizer, save_published
 from tokenizers import Tokenizer, processors
 
+from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.lengths import LengthBin, LengthHistogram
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, TextRow, TokensRow, Turn
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
-from slidepack.engine.data.too_long import TooLong, encode_rows
+from slidepack.engine.data.too_long import encode_rows
 
 
 def _histogram(lengths: list[int]) -> LengthHistogram:

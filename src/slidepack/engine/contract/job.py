@@ -28,6 +28,10 @@ Schedule = Literal["cosine", "linear", "constant"]
 MomentState = Literal["auto", "fp32", "bf16", "int8"]
 OptimizerEngine = Literal["auto", "cpu", "gpu"]
 TooLong = Literal["drop", "cut", "split"]
+"""`drop` leaves a row that is too long out, and counts it. `cut` keeps its start where that still
+teaches something. `split` makes several rows of it: a conversation is divided before questions,
+its system turn repeated; a text or ready-made ids are divided into pieces of about the same
+length. A prompt and its completion cannot be divided, and are left out."""
 
 
 class Frozen(
