@@ -10,23 +10,21 @@ from slidepack.cli.fit import Fit, MethodName, answer_fit, find_folder, training
 from slidepack.cli.fit_machine import describe_machine
 from slidepack.cli.output import print_table, say
 from slidepack.cli.reading import counting_bar
-from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import TooLong
-from slidepack.engine.data.check import MAX_REJECTED_SHARE
 from slidepack.engine.data.model_report import (
     MeasureRequest,
     ModelDataReport,
     ShownRow,
     measure_in_process,
 )
+from slidepack.engine.data.model_verdict import model_error, model_issues
 from slidepack.engine.data.report import DataReport, Issue, Verdict
 from slidepack.engine.shape import read_shape
 
 __all__ = ["ModelCheck", "ModelOptions", "check_with_model", "print_model"]
 
 _RANK: Final[tuple[Verdict, ...]] = ("ok", "warn", "ask", "refuse")
-_CUT_SHARE: Final = 0.01
-"""Of the rows, above which a limit that is too short is a warning."""
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +87,10 @@ def check_with_model(rows_path: Path, report: DataReport, options: ModelOptions)
     spec = training_spec(options.model, options.method, longest, options.batch, 1.0)
     host, rates = describe_machine(None, None, None)
     fit = answer_fit(options.model, options.method, spec, shape, host, rates)
-    error = _error(measured, options)
-    issues = tuple(_issues(measured, fit))
+    error = model_error(measured, allow_rejects=options.allow_rejects)
+    issues = tuple(model_issues(measured))
+    if not fit.fits:
+        issues += (Issue(line=0, code="does-not-fit", message=fit.reason),)
     level: Verdict = "refuse" if error else ("warn" if issues else "ok")
     return ModelCheck(
         model=options.model,
@@ -101,69 +101,6 @@ def check_with_model(rows_path: Path, report: DataReport, options: ModelOptions)
         error=error,
         fixes=tuple(_fixes(measured, fit, shape.max_positions)),
     )
-
-
-def _error(measured: ModelDataReport, options: ModelOptions) -> ErrorReport | None:
-    limit = measured.lengths.max_seq_len
-    left_out = measured.rows - measured.encoded_rows
-    seen = ", ".join(f"{reason} {count}" for reason, count in measured.rejects.items())
-    fix = "Mend the rows named, or choose another model."
-    if measured.rejects.get("too-long"):
-        fix = f"Use --max-seq-len {measured.lengths.suggested}, or --too-long cut or split."
-    if not measured.supervised_tokens:
-        return SlidepackError(
-            "DATA-NO-USABLE-ROWS",
-            "No token of any row would be learned.",
-            why=f"of {measured.rows} rows, with max_seq_len {limit}: {seen}",
-            fix=fix,
-        ).report
-    if left_out > MAX_REJECTED_SHARE * measured.rows and not options.allow_rejects:
-        return SlidepackError(
-            "DATA-TOO-MANY-REJECTED",
-            f"{left_out} of {measured.rows} rows would be left out with this model.",
-            why=f"with max_seq_len {limit}: {seen}",
-            fix=f"{fix} Or take the rest with --allow-rejects.",
-        ).report
-    return None
-
-
-def _issues(measured: ModelDataReport, fit: Fit) -> list[Issue]:
-    found = [
-        Issue(
-            line=next((one.line for one in measured.first_rejects if one.reason == reason), 0),
-            code=reason,
-            message=f"{count} rows are left out with this model",
-            level="reject",
-            count=count,
-        )
-        for reason, count in measured.rejects.items()
-    ]
-    lengths = measured.lengths
-    if lengths.share_of_rows_over > _CUT_SHARE:
-        lost = lengths.tokens_over if measured.too_long == "cut" else lengths.tokens_in_rows_over
-        found.append(
-            Issue(
-                line=0,
-                code="rows-too-long",
-                message=f"{lengths.share_of_rows_over:.1%} of the rows are longer than "
-                f"{lengths.max_seq_len} tokens, with {lost / max(1, lengths.tokens):.1%} of all "
-                "tokens",
-                count=lengths.rows_over,
-            )
-        )
-    if measured.template_reason:
-        found.append(Issue(line=0, code="named-template", message=measured.template_reason))
-    if measured.masks.conversations and measured.masks.method == "none":
-        found.append(
-            Issue(
-                line=0,
-                code="masks-not-verified",
-                message="the template gives nothing to find answers by in a second way",
-            )
-        )
-    if not fit.fits:
-        found.append(Issue(line=0, code="does-not-fit", message=fit.reason))
-    return found
 
 
 def _fixes(measured: ModelDataReport, fit: Fit, most: int) -> list[Fix]:

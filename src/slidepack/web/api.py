@@ -10,6 +10,8 @@ from litestar import Request, Router, delete, get, post, put
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import File, ServerSentEvent
 
+from slidepack.daemon.hardware import machine_now
+from slidepack.daemon.preflight import Preflight, preflight
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
@@ -126,6 +128,22 @@ async def show_dataset(service: Service, dataset_id: FromPath[int]) -> DatasetRe
     return await asyncio.to_thread(service.catalogue.dataset, dataset_id)
 
 
+@post("/preflight", status_code=200)
+async def check_job(service: Service, data: JobRequest) -> Preflight:
+    """Say what a job would train on, and whether it would fit, without queueing it."""
+    return await asyncio.to_thread(
+        preflight,
+        data,
+        service.catalogue,
+        service.paths,
+        machine_now(
+            await asyncio.to_thread(service.hardware.report),
+            whole=True,
+            device=service.settings.device,
+        ),
+    )
+
+
 @get("/jobs")
 async def list_jobs(service: Service) -> list[JobRecord]:
     """Return the jobs: the live, the queue in its order, the ended."""
@@ -223,6 +241,7 @@ def api_router() -> Router:
             list_datasets,
             upload_dataset,
             show_dataset,
+            check_job,
             list_jobs,
             add_job,
             show_job,

@@ -1,0 +1,87 @@
+"""What a job would train on, and whether it would fit: asked before it is queued."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from slidepack.daemon.hardware import Waiting
+from slidepack.daemon.paths import DataPaths
+from slidepack.daemon.requests import JobRequest, freeze_job
+from slidepack.daemon.store.catalogue import Catalogue
+from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.data.model_report import MeasureRequest, ModelDataReport, measure_in_process
+from slidepack.engine.data.model_verdict import model_error, model_issues
+from slidepack.engine.data.report import Issue, Verdict
+from slidepack.engine.memory import Machine, plan_run
+from slidepack.engine.shape import ModelShape, read_shape
+
+__all__ = ["Preflight", "preflight"]
+
+_MOST_PROCESSES: Final = 8
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job would come to."""
+
+    measured: ModelDataReport
+    """The dataset with the model's tokenizer and the job's limit."""
+    issues: tuple[Issue, ...]
+    plan: RunPlan | None
+    """How it would use the whole machine; None where it cannot, or that is not known yet."""
+    waiting: str
+    """Why there is no plan yet; "" where there is one, or none to come."""
+    error: ErrorReport | None
+    verdict: Verdict
+
+
+def preflight(
+    request: JobRequest, catalogue: Catalogue, paths: DataPaths, machine: Machine | Waiting
+) -> Preflight:
+    """Measure a job's rows and plan its training. Takes as long as it takes to tokenise the rows.
+
+    Args:
+        request: as a job is asked for.
+        catalogue: of models and datasets.
+        paths: of the data directory.
+        machine: all of it, not what is free now.
+
+    Raises:
+        SlidepackError: those of `freeze_job`, of the model's folder, and of its tokenizer.
+    """
+    spec = freeze_job(request, catalogue, paths)
+    shape = read_shape(Path(spec.base.path))
+    measured = measure_in_process(
+        MeasureRequest(
+            rows=spec.dataset.path,
+            model=spec.base.path,
+            max_seq_len=min(spec.max_seq_len, shape.max_positions),
+            too_long=spec.too_long,
+            processes=max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))),
+        )
+    )
+    issues = tuple(model_issues(measured))
+    plan, refusal = _plan(spec, shape, machine)
+    error = model_error(measured, allow_rejects=False) or refusal
+    return Preflight(
+        measured=measured,
+        issues=issues,
+        plan=plan,
+        waiting=machine.reason if isinstance(machine, Waiting) else "",
+        error=error,
+        verdict="refuse" if error else "warn" if issues else "ok",
+    )
+
+
+def _plan(
+    spec: JobSpec, shape: ModelShape, machine: Machine | Waiting
+) -> tuple[RunPlan | None, ErrorReport | None]:
+    if isinstance(machine, Waiting):
+        return None, None
+    try:
+        return plan_run(spec, shape, machine), None
+    except SlidepackError as error:
+        return None, error.report
