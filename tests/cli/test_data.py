@@ -95,7 +95,10 @@ def test_people_read_sentences(tmp_path: Path) -> None:
     assert "rows.jsonl: 3 of 4 rows can be used, read as completion." in out
     assert "Ignored columns: id" in out
     assert "a number was taken as text: 1" in out
-    assert "Warning personal-data: 1 rows" in out
+    assert (
+        "Warning personal-data: rows that hold what looks like personal data: 1 (first line: 2;"
+        in out
+    )
     assert "jane" not in out
     assert "no-answer" in out
     assert out.endswith("Verdict: warn.\n")
@@ -111,3 +114,13 @@ def test_text_is_read_as_the_user_says(tmp_path: Path) -> None:
     assert (report["family"], report["accepted"]) == ("text", 2)
     status, report, _ = _json(str(path), "--text-mode", "word")
     assert (status, report["error"]["code"]) == (10, "DATA-FORMAT-UNKNOWN")
+
+
+def test_rejects_that_are_not_shown_are_counted(tmp_path: Path) -> None:
+    empty: dict[str, object] = {"prompt": "p", "completion": ""}
+    none: dict[str, object] = {"prompt": "p", "completion": None}
+    path = write_jsonl(tmp_path / "rows.jsonl", [GOOD, *[none] * 3, *[empty] * 20])
+    _, out, _ = _run(str(path), "--allow-rejects")
+    assert "3 more rejected rows; all by reason: empty-answer 20, no-answer 3." in out
+    path = write_jsonl(tmp_path / "rows.jsonl", [GOOD, *[none] * 20])
+    assert "more rejected" not in _run(str(path), "--allow-rejects")[1]

@@ -117,7 +117,8 @@ def _answer(report: DataReport, checked: ModelCheck | None) -> Any:
 def _print(file: Path, report: DataReport) -> None:
     if report.rows:
         read_as = f", read as {report.family}" if report.family else ""
-        say(f"{file.name}: {report.accepted} of {report.rows} rows can be used{read_as}.")
+        rows = "row" if report.rows == 1 else "rows"
+        say(f"{file.name}: {report.accepted} of {report.rows} {rows} can be used{read_as}.")
     for note in report.notes:
         say(note)
     if report.columns:
@@ -134,3 +135,10 @@ def _print(file: Path, report: DataReport) -> None:
             ("line", "reason", "detail"),
             ((reject.line, reject.code, reject.message) for reject in rejects),
         )
+    if more := report.rejected - len(rejects):
+        reasons = ", ".join(f"{reason} {count}" for reason, count in _by_count(report.reasons))
+        say(f"{more} more rejected {'row' if more == 1 else 'rows'}; all by reason: {reasons}.")
+
+
+def _by_count(reasons: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda reason: -reason[1])

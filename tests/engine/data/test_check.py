@@ -100,7 +100,7 @@ def test_a_check_is_deterministic(tmp_path: Path) -> None:
 def test_keys_of_every_row_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slidepack.engine.data.judge._MAX_NAMES", 10)
+    monkeypatch.setattr("slidepack.engine.data.judge.MAX_NAMES", 10)
     report = _check(tmp_path, _jsonl(*[CHAT | {f"k{i:03}": 1} for i in range(100)]))
     assert report.ignored_columns == tuple(f"k{i:03}" for i in range(9))
 
@@ -208,7 +208,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     assert _refusal(tmp_path, _jsonl(CHAT), "poem").report.code == "DATA-FORMAT-UNKNOWN"
     error = _refusal(tmp_path, _jsonl({"a": "b"}))
     assert error.report.code == "DATA-FORMAT-UNKNOWN"
-    assert error.report.why == "line 1 is {'a': 'b'}"
+    assert error.report.why == 'line 1 is {"a": "b"}'
 
 
 @pytest.mark.parametrize("form", [None, "alpaca"])
@@ -217,7 +217,7 @@ def test_no_usable_row_names_the_first_and_why(tmp_path: Path, form: str | None)
     assert error.report.code == "DATA-NO-USABLE-ROWS"
     assert error.exit_code == 10
     assert error.report.what == "None of the 3 rows can be used."
-    assert error.report.why == "line 2: no-answer (output is missing or null)"
+    assert error.report.why == "line 2: no-answer (output is null)"
 
 
 def test_too_many_rejected_rows_are_refused_unless_the_user_bears_them(tmp_path: Path) -> None:

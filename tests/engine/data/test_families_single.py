@@ -79,7 +79,7 @@ def test_alpaca_system_history_and_blank_instruction() -> None:
         ({"output": float("nan")}, "not-text"),
         ({"output": float("-inf")}, "not-text"),
         ({"output": " "}, "empty-answer"),
-        ({"instruction": None}, "not-text"),
+        ({"instruction": None}, "no-question"),
         ({"instruction": ["a"]}, "not-text"),
         ({"instruction": " ", "input": ""}, "no-question"),
         ({"input": ["a"]}, "not-text"),

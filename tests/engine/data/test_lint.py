@@ -61,7 +61,7 @@ def test_rows_of_each_kind_have_twins() -> None:
         CompletionRow(1, "", "c"),
         TextRow(1, "t"),
         TokensRow(1, (1, 2), (False, True)),
-        ChatRow(1, (Turn("assistant", "a"),)),
+        ChatRow(1, (Turn("user", " "), Turn("assistant", "a"))),
     ):
         assert set(_lint(row, row)) == {"duplicate-row"}
     assert _lint(CompletionRow(1, "", "a"), CompletionRow(2, "", "b")) == {}

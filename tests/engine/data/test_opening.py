@@ -74,8 +74,8 @@ def test_a_packed_file_with_wrong_bytes_is_damaged(tmp_path: Path, suffix: str) 
     )
 
 
-def test_errors_call_a_packed_file_by_the_name_inside(tmp_path: Path) -> None:
-    assert "f.json: line 1" in error(tmp_path / "f.json.gz", gzip.compress(b"[1,,]")).why
+def test_errors_call_a_packed_file_by_its_own_name(tmp_path: Path) -> None:
+    assert "f.json.gz: line 1" in error(tmp_path / "f.json.gz", gzip.compress(b"[1,,]")).why
 
 
 def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:

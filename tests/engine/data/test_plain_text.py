@@ -70,7 +70,7 @@ def test_a_spoilt_first_line_does_not_make_json_lines_text(tmp_path: Path) -> No
 
 
 def test_a_text_too_long_for_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "MAX_VALUE_CHARS", 100)
+    monkeypatch.setattr(plain_text, "MAX_TEXT_CHARS", 100)
     data = "short\n\n" + "x" * 200 + "\nmore\n\n" + "y" * 90 + "\n" + "z" * 90 + "\n\nend\n"
     refused = error(tmp_path / "f.txt", data)
     assert refused.code == "DATA-FORMAT-UNKNOWN"

@@ -100,8 +100,7 @@ def test_a_truncated_last_line_is_the_only_loss(tmp_path: Path) -> None:
     last = rows[-1]
     assert isinstance(last, Reject)
     assert (last.line, last.reason) == (3, "not-json")
-    assert "Unterminated string" in last.detail
-    assert "column 7" in last.detail
+    assert "Unterminated string at column 7, the line breaks off, near" in last.detail
 
 
 def test_trailing_commas_are_placed(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_trailing_commas_are_placed(tmp_path: Path) -> None:
     assert isinstance(rows[1], Reject)
     assert (rows[1].line, "column 1" in rows[1].detail) == (2, True)
     error = _error(tmp_path / "f", '[\n{"a": 1},\n{"a": 2},\n]')
-    assert "line 4, column 1: a comma stands before the closing bracket" in error.report.why
+    assert "line 4, column 1: a comma stands before ]" in error.report.why
     error = _error(tmp_path / "f", '[\n{"a": 1},\n{"a": 2,}\n]')
     # Python 3.13 points at the comma itself, earlier ones behind it.
     assert re.search("line 3, column (8|9):", error.report.why)
@@ -224,7 +223,11 @@ def test_bad_bytes_are_placed_exactly(tmp_path: Path, before: int, bad: bytes, m
 
 def test_a_cut_character_at_the_end_is_placed(tmp_path: Path) -> None:
     data = '{"a": "x"}\n{"a": "木'.encode()
-    assert f"line 2, byte {len(data) - 3}:" in _error(tmp_path / "f", data[:-1]).report.why
+    good, cut = _read(tmp_path / "f", data[:-1])
+    assert good == RawRow(1, {"a": "x"})
+    assert isinstance(cut, Reject)
+    assert (cut.line, cut.reason) == (2, "not-json")
+    assert "cut off within a character" in cut.detail
     wide = '{"a": "x"}\n{"a": "\u0a0a\u0a0a🙂'.encode("utf-16")
     assert f"line 2, byte {len(wide) - 4}:" in _error(tmp_path / "f", wide[:-1]).report.why
 
@@ -318,7 +321,7 @@ def test_a_first_line_of_megabytes_and_more_after_it(tmp_path: Path) -> None:
     [
         {"messages": [{"role": "user", "content": "a"}]},
         {"conversations": [{"from": "human", "value": "a"}]},
-        {"data": [{"a": "1"}], "train": [{"a": "1"}]},
+        {"messages": [{"role": "user"}], "tools": [{"a": "1"}], "documents": [{"a": "1"}]},
         {"instruction": ["a"], "output": ["b", "c"]},
         {"data": ["a", {"b": "c"}], "x": "y"},
         {"data": []},
@@ -347,7 +350,7 @@ def test_an_array_that_never_closes_stops_at_the_limit(
     monkeypatch.setattr(json_array, "CHUNK_CHARS", 16)
     monkeypatch.setattr(json_array, "MAX_VALUE_CHARS", 64)
     error = _error(tmp_path / "f", '[{"a": "' + "x" * 5000)
-    assert "line 1, column 8: Unterminated string" in error.report.why
+    assert "line 1, column 2: a value is longer than" in error.report.why
 
 
 def _random_value(rng: random.Random, depth: int = 0) -> Any:

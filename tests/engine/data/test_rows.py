@@ -29,8 +29,10 @@ def test_mend_text() -> None:
         ("a" + " " * 1000, "a…"),
         ("\x1b[31mred\x00\x7f", "\ufffd[31mred\ufffd\ufffd"),
         ("\ud800", "\ufffd"),
-        ({"a": Number("1.50")}, "{'a': 1.50}"),
-        (None, "None"),
+        ({"a": Number("1.50")}, '{"a": 1.50}'),
+        (None, "null"),
+        (True, "true"),
+        ([None, False, "x\ny"], '[null, false, "x\\ny"]'),
     ],
 )
 def test_clip_is_short_and_safe(value: object, shown: str) -> None:

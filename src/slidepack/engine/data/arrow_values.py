@@ -57,6 +57,18 @@ def _is_text_in_python(types: Any, kind: Any) -> bool:
     )
 
 
+def holds_moments(kind: Any) -> bool:
+    """Return whether a type holds dates, times or decimals, which become text."""
+    types = importlib.import_module("pyarrow").types
+    if types.is_temporal(kind) or types.is_decimal(kind):
+        return True
+    if hasattr(kind, "storage_type"):
+        return holds_moments(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return holds_moments(kind.value_type)
+    return any(holds_moments(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def text_converter(kind: Any) -> Convert | None:
     """Return what makes row values of a type's values, after the cast; None where they are."""
     arrow = importlib.import_module("pyarrow")

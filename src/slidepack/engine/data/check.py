@@ -3,21 +3,23 @@
 import hashlib
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.families.cells import Repair
+from slidepack.engine.data.families.preference import preference_error
 from slidepack.engine.data.json_array import RawRow
-from slidepack.engine.data.judge import Judge
+from slidepack.engine.data.judge import MAX_NAMES, Judge
 from slidepack.engine.data.lint import Lint
 from slidepack.engine.data.mapping import ColumnMapping, mapping_of, require_columns, text_mode_of
 from slidepack.engine.data.reading import read_rows
-from slidepack.engine.data.recognise import Decision, Recogniser, preference_error
+from slidepack.engine.data.recognise import Decision, Recogniser
 from slidepack.engine.data.report import CheckOptions, DataReport, Issue, Verdict
 from slidepack.engine.data.rows import Format, Reject, Row, clip, encode_row, first_question
 
@@ -28,8 +30,15 @@ again."""
 _SHOWN_REJECTS: Final = 20
 _SHOWN_COLUMNS: Final = 50
 _SHOWN_QUESTIONS: Final = 3
-_LOSSES: Final[tuple[Repair, ...]] = ("nul", "surrogate", "trailing-user-turn")
+_LOSSES: Final[tuple[Repair, ...]] = (
+    "nul", "surrogate", "encoding",
+    "trailing-user-turn", "trailing-tool-turn", "trailing-system-turn",
+)  # fmt: skip
 """Repairs that change what the row says."""
+_LINE: Final = re.compile(r"(?:^|: |; )line (\d+)\b")
+"""How our errors name a line in their `why`: an error has no field for it."""
+
+_LOSS: Final = "rows that were mended in a way that changes what they say"
 
 OnBytes = Callable[[int], None]
 
@@ -106,6 +115,10 @@ class _Pass:
         self._first_rejects: list[Reject] = []
         self._questions: list[str] = []
         self._notes: list[str] = []
+        self._unknown: set[str] = set()
+        """Columns of rows that were read as nothing."""
+        self._example: dict[str, Any] = {}
+        """The first row of no use to any method."""
         self._rows = 0
         self._accepted = 0
         self._forced = False
@@ -141,14 +154,16 @@ class _Pass:
         if not self._forced and self.decision.error is not None:
             return self.decision.error
         if self.family == "preference":
-            return preference_error(self._rows)
+            return preference_error(self._rows, self._example)
         rejected = self._reasons.total()
         first = self._first_rejects[0] if self._first_rejects else None
         why = f"line {first.line}: {first.reason} ({first.detail})" if first else ""
         if not self._accepted:
             return SlidepackError(
                 "DATA-NO-USABLE-ROWS",
-                f"None of the {self._rows} rows can be used.",
+                f"None of the {self._rows} rows can be used."
+                if self._rows > 1
+                else "The only row cannot be used.",
                 why=why,
                 fix="Mend the rows named, then add the file again.",
             )
@@ -176,7 +191,9 @@ class _Pass:
             repairs={str(name): count for name, count in sorted(judge.repairs.items())}
             if judge
             else {},
-            ignored_columns=tuple(judge.ignored())[:_SHOWN_COLUMNS] if judge else (),
+            ignored_columns=tuple(judge.ignored() if judge else sorted(map(clip, self._unknown)))[
+                :_SHOWN_COLUMNS
+            ],
             columns=judge.columns() if judge else {},
             choices=self.decision.choices,
             issues=(*_error_issues(error), *warnings, *map(_reject_issue, self._first_rejects)),
@@ -207,10 +224,8 @@ class _Pass:
     def _take(self, raw: RawRow | Reject, rows: BinaryIO, rejects: BinaryIO) -> None:
         if isinstance(raw, Reject):
             row: Row | Reject = raw
-        elif self._judge is None:
-            return
         else:
-            row = self._judge.judge(raw.line, raw.value)
+            row = self._judged(raw)
         if isinstance(row, Reject):
             self._reasons[row.reason] += 1
             rejects.write(msgspec.json.encode(row) + b"\n")
@@ -225,6 +240,16 @@ class _Pass:
         if len(self._questions) < _SHOWN_QUESTIONS and (question := first_question(row)):
             self._questions.append(clip(question, 200))
 
+    def _judged(self, raw: RawRow) -> Row | Reject:
+        is_object = type(raw.value) is dict
+        if self.family == "preference" and is_object:
+            self._example = self._example or raw.value
+        if self._judge is not None:
+            return self._judge.judge(raw.line, raw.value, mended="encoding" in raw.repairs)
+        if is_object and len(self._unknown) < MAX_NAMES:
+            self._unknown.update(raw.value)
+        return Reject(line=raw.line, reason="no-known-form", detail=clip(raw.value))
+
     def _loss_issues(self) -> list[Issue]:
         if self._judge is None:
             return []
@@ -232,7 +257,7 @@ class _Pass:
             Issue(
                 line=self._judge.first_repairs[repair],
                 code=repair,
-                message=f"{count} rows were mended in a way that changes what they say",
+                message=f"{_LOSS}: {count}",
                 count=count,
             )
             for repair in _LOSSES
@@ -245,7 +270,9 @@ def _error_issues(error: SlidepackError | None) -> list[Issue]:
         return []
     report = error.report
     text = f"{report.what} {report.why}".strip()
-    return [Issue(line=0, code=report.code, message=text, level="error")]
+    named = _LINE.search(report.why)
+    line = int(named[1]) if named else 0
+    return [Issue(line=line, code=report.code, message=text, level="error")]
 
 
 def _reject_issue(reject: Reject) -> Issue:

@@ -51,20 +51,35 @@ def read_table(
         raise _refused(f"{name}: line {header.line}: {header.detail}", "Mend the first line.")
     names = _names(header[1], name, header[0])
     kept = _kept_columns(names, notes)
+    numbering = _Numbering(kept[0])
     _tell_dialect(dialect, len(names), notes)
     whole = len(kept) == len(names)
+    first_reject: Reject | None = None
+    read_any = False
     for record in records:
         if isinstance(record, Reject):
+            first_reject = first_reject or record
             yield record
             continue
         line, cells = record
         if len(cells) != len(names):
             detail = f"{len(cells)} cells, and the header has {len(names)}: {clip(cells)}"
-            yield Reject(line=line, reason="wrong-cell-count", detail=detail)
-        elif whole:
+            reject = Reject(line=line, reason="wrong-cell-count", detail=detail)
+            first_reject = first_reject or reject
+            yield reject
+            continue
+        read_any = True
+        if whole:
             yield RawRow(line, dict(zip(names, cells, strict=True)))
         else:
+            numbering.add(cells)
             yield RawRow(line, {names[i]: cells[i] for i in kept})
+    if first_reject and not read_any:
+        raise _refused(
+            f"{name}: no row can be read; line {first_reject.line}: {first_reject.detail}",
+            "Mend the quotation marks and separators of the rows.",
+        )
+    numbering.tell(names, notes)
 
 
 def _names(cells: list[str], name: str, line: int) -> list[str]:
@@ -91,13 +106,35 @@ def _kept_columns(names: list[str], notes: list[str]) -> list[int]:
     """Return the places of the columns that have names of people's."""
     kept = list(range(len(names)))
     while len(kept) > 1 and _INDEX_NAME.fullmatch(names[kept[0]]):
-        called = f"called {names[kept[0]]!r}" if names[kept[0]] else "without a name"
-        notes.append(f"The first column, {called}, holds row numbers and was left out.")
         kept.pop(0)
     if len(kept) > 1 and not names[kept[-1]]:
         notes.append("The last column has no name and was left out.")
         kept.pop()
     return kept
+
+
+class _Numbering:
+    """Finds out whether the first columns that are left out number the rows."""
+
+    def __init__(self, num_columns: int) -> None:
+        self._last = [-1] * num_columns
+        self._counts = [True] * num_columns
+
+    def add(self, cells: list[str]) -> None:
+        """Look at a row."""
+        for i, last in enumerate(self._last):
+            cell = cells[i]
+            # Rows may have been dropped before the table was saved.
+            self._counts[i] = self._counts[i] and cell.isdecimal() and int(cell[:18]) > last
+            if self._counts[i]:
+                self._last[i] = int(cell[:18])
+
+    def tell(self, names: list[str], notes: list[str]) -> None:
+        """Say what was left out."""
+        for name, counts in zip(names, self._counts, strict=False):
+            called = f"called {name!r}" if name else "without a name"
+            what = "holds row numbers and was" if counts else "was"
+            notes.append(f"The first column, {called}, {what} left out.")
 
 
 def _tell_dialect(dialect: Dialect, num_columns: int, notes: list[str]) -> None:

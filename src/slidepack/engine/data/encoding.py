@@ -276,10 +276,18 @@ def _survey(source: Source) -> tuple[_Survey, str]:
 
 def encoding_error(name: str, encoding: str, line: int, offset: int, reason: str) -> SlidepackError:
     """Return DATA-ENCODING for the byte at `offset`, on `line`."""
+    if encoding == "utf-8":
+        fix = (
+            "Save the file as UTF-8, or name its encoding: `--encoding cp1252` for Windows text, "
+            f"`--encoding {REPLACE}` to put U+FFFD for what is broken."
+        )
+    elif encoding.startswith("utf-"):
+        fix = "Copy or download the file again, in case it is cut off, or save it as UTF-8."
+    else:
+        fix = "Save the file as UTF-8, or name another encoding with `--encoding`."
     return SlidepackError(
         "DATA-ENCODING",
         f"The file is not valid {encoding.upper()}.",
         why=f"{name}: line {line}, byte {offset}: {reason}",
-        fix="Save the file as UTF-8, or name its encoding: "
-        f"cp1252 for Windows text, {REPLACE} to put U+FFFD for what is broken.",
+        fix=fix,
     )

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,10 @@ from slidepack.engine.data.encoding import TextReader
 from slidepack.engine.data.rows import Number, clip
 
 CHUNK_CHARS: Final = 1 << 20
-MAX_VALUE_CHARS: Final = 64 << 20
+MAX_VALUE_CHARS: Final = 16 << 20
 """Longest single row; a file whose first bracket never closes must not fill the memory."""
+_LARGEST_READ: Final = 4 << 20
+"""A long value is tried again whenever so much more of it has been read."""
 JSON_SPACE: Final = " \t\r\n\ufeff"
 """White space between values; a byte-order mark stands where files were joined."""
 
@@ -25,7 +28,10 @@ STRICT_DECODER: Final = json.JSONDecoder(
 )
 """Refuses a newline in a string: so a quote that is never closed is found on its own line."""
 
+_ROWS_NOTE: Final = "The rows do not stand on lines of their own; line numbers count the rows."
 _SPACES: Final = re.compile(f"[{JSON_SPACE}]*")
+_NEAR: Final = 200
+"""How far an explanation looks around a mistake."""
 _NUMBER_TAIL: Final = 3
 """A number goes on in the next chunk by at most `e+1` before it is one character longer."""
 
@@ -35,18 +41,33 @@ class RawRow(msgspec.Struct, frozen=True):
 
     line: int
     value: Any
+    repairs: tuple[str, ...] = ()
+    """What was mended in it on reading: `encoding`."""
 
 
-def read_array(reader: TextReader, name: str) -> Iterator[RawRow]:
+def read_array(reader: TextReader, name: str, notes: list[str]) -> Iterator[RawRow]:
     """Yield the values of the array that the file holds, and nothing beside it.
+
+    Where the second row starts on the line of the first, lines say nothing: rows are counted.
 
     Raises:
         SlidepackError: DATA-NOT-JSON, with line and column.
     """
     cursor = Cursor(reader, name)
-    yield from walk_array(cursor)
-    if cursor.peek():
-        raise cursor.error("the array has ended and something follows")
+    rows = walk_array(cursor)
+    start = list(islice(rows, 2))
+    if len(start) == 2 and start[0].line == start[1].line:
+        notes.append(_ROWS_NOTE)
+        for number, row in enumerate(chain(start, rows), start=1):
+            yield RawRow(number, row.value)
+    else:
+        yield from chain(start, rows)
+    following = cursor.peek()
+    if following:
+        message = "the array has ended and something follows"
+        if following == "[":
+            message += ': an array; lines are read where each is an object, as {"messages": […]}'
+        raise cursor.error(message)
 
 
 def walk_array(cursor: "Cursor") -> Iterator[RawRow]:
@@ -107,7 +128,7 @@ class Cursor:
             )
         self.step()
         if self.peek() == closing:
-            raise self.error("a comma stands before the closing bracket")
+            raise self.error(f"a comma stands before {closing}")
         return True
 
     def take_value(self) -> object:
@@ -118,16 +139,23 @@ class Cursor:
                 value, end = STRICT_DECODER.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not self._may_be_cut(error):
+                    message = explain(error)
+                    if self._at_end and breaks_off(error):
+                        message += ", the file breaks off"
                     self._advance(error.pos)
-                    raise self.error(error.msg) from error
+                    raise self.error(message) from error
+                self._check_length(len(self._buffer))
             except RecursionError as error:
                 raise self.error("a value is nested too deeply") from error
             else:
+                self._check_length(end)
                 if self._at_end or len(self._buffer) - end >= _NUMBER_TAIL:
                     self._advance(end)
                     return value
+                # It is read anew, and two of it may be too much.
+                del value
             self._fill(chars)
-            chars *= 2
+            chars = min(2 * chars, _LARGEST_READ)
 
     def error(self, message: str) -> "JsonError":
         """Return DATA-NOT-JSON for this place."""
@@ -136,9 +164,13 @@ class Cursor:
             self._name, self.line, f"line {self.line}, column {self.column}: {message}, near {near}"
         )
 
+    def _check_length(self, end: int) -> None:
+        if end - self._position > MAX_VALUE_CHARS:
+            raise self.error(f"a value is longer than {MAX_VALUE_CHARS >> 20} Mi characters")
+
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
         """Return whether it may be the end of the chunk that breaks the value off."""
-        if self._at_end or len(self._buffer) - self._position > MAX_VALUE_CHARS:
+        if self._at_end:
             return False
         near_end = len(self._buffer) - error.pos < _LONGEST_WORD
         return near_end or error.msg.startswith("Unterminated string")
@@ -157,6 +189,22 @@ class Cursor:
         self._at_end = not more
         self._buffer = self._buffer[self._position :] + more
         self._position = 0
+
+
+def explain(error: json.JSONDecodeError) -> str:
+    """Return what is wrong with a value, to stand before or after its place."""
+    before = error.doc[max(0, error.pos - _NEAR) : error.pos].rstrip(JSON_SPACE)
+    after = error.doc[error.pos : error.pos + _NEAR]
+    following = after.lstrip(f"{JSON_SPACE},")[:1]
+    if (before.endswith(",") or after.startswith(",")) and following in ("}", "]"):
+        return f"a comma stands before {following}"
+    return error.msg.removesuffix(" starting at").removesuffix(" at")
+
+
+def breaks_off(error: json.JSONDecodeError) -> bool:
+    """Return whether a value lacks its end, where nothing follows the text."""
+    rest = error.doc[error.pos : error.pos + _NEAR]
+    return error.msg.startswith("Unterminated string") or not rest.strip()
 
 
 class JsonError(SlidepackError):

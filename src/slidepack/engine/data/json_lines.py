@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from slidepack.engine.data.encoding import encoding_error
-from slidepack.engine.data.json_array import MAX_VALUE_CHARS, JsonError, RawRow
+from slidepack.engine.data.json_array import MAX_VALUE_CHARS, JsonError, RawRow, breaks_off, explain
 from slidepack.engine.data.opening import CHUNK_BYTES, ByteStream
 from slidepack.engine.data.rows import Number, Reject, clip
 
@@ -36,8 +36,8 @@ def read_lines(
     """
     parsed_any = False
     first_reject: Reject | None = None
-    for number, offset, line in _numbered_lines(stream):
-        row = _parse(line, number, offset, name)
+    for line in _numbered_lines(stream):
+        row = _parse(line, name)
         if isinstance(row, RawRow):
             parsed_any = True
         elif row is None:
@@ -53,42 +53,59 @@ def read_lines(
         raise JsonError(name, first_reject.line, why)
 
 
-def _parse(line: bytes | None, number: int, offset: int, name: str) -> RawRow | Reject | None:
+class _Line(msgspec.Struct, frozen=True):
+    """A line without its end, from 1 on, and the byte at which it starts."""
+
+    number: int
+    start: int
+    text: bytes | None
+    """None where it is too long."""
+    is_open: bool = False
+    """Whether the file ends within it."""
+
+
+def _parse(line: _Line, name: str) -> RawRow | Reject | None:
     """Return the row of a line, or None for a blank one."""
-    if line is None:
+    text = line.text
+    if text is None:
         detail = f"longer than {MAX_VALUE_CHARS >> 20} Mi characters"
-        return Reject(line=number, reason="too-big", detail=detail)
-    if not line:
+        return Reject(line=line.number, reason="too-big", detail=detail)
+    if not text:
         return None
     try:
-        value = _FAST_DECODER.decode(line)
+        value = _FAST_DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return _parse_tolerantly(line, number, offset, name)
-    if b"-0" in line and _MINUS_ZERO.search(line):
-        return _parse_tolerantly(line, number, offset, name)
-    return RawRow(number, value)
+        return _parse_tolerantly(text, line, name)
+    if b"-0" in text and _MINUS_ZERO.search(text):
+        return _parse_tolerantly(text, line, name)
+    return RawRow(line.number, value)
 
 
-def _parse_tolerantly(line: bytes, number: int, offset: int, name: str) -> RawRow | Reject | None:
+def _parse_tolerantly(data: bytes, line: _Line, name: str) -> RawRow | Reject | None:
     try:
         # A mark in the middle stands where files were joined.
-        text = line.decode().removeprefix("\ufeff")
+        text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise encoding_error(name, "utf-8", number, offset + error.start, error.reason) from error
+        if line.is_open and error.reason == "unexpected end of data":
+            near = clip(data[max(0, error.start - 60) : error.start].decode(errors="ignore"))
+            detail = f"the file is cut off within a character, behind {near}"
+            return Reject(line=line.number, reason="not-json", detail=detail)
+        place = line.start + error.start
+        raise encoding_error(name, "utf-8", line.number, place, error.reason) from error
     if not text.strip():
         return None
     try:
-        return RawRow(number, _TOLERANT_DECODER.decode(text))
+        return RawRow(line.number, _TOLERANT_DECODER.decode(text))
     except json.JSONDecodeError as error:
         near = clip(text[max(0, error.pos - 20) : error.pos + 60])
-        detail = f"{error.msg} at column {error.colno}, near {near}"
+        end = ", the line breaks off" if line.is_open and breaks_off(error) else ""
+        detail = f"{explain(error)} at column {error.colno}{end}, near {near}"
     except RecursionError:
         detail = "nested too deeply"
-    return Reject(line=number, reason="not-json", detail=detail)
+    return Reject(line=line.number, reason="not-json", detail=detail)
 
 
-def _numbered_lines(stream: ByteStream) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield lines without their end, from 1 on, and where they start; None is one too long."""
+def _numbered_lines(stream: ByteStream) -> Iterator[_Line]:
     number = 0
     start = 0
     parts: list[bytes] = []
@@ -111,12 +128,12 @@ def _numbered_lines(stream: ByteStream) -> Iterator[tuple[int, int, bytes | None
                 parts.clear()
             if line.endswith((b"\n", b"\r")):
                 number += 1
-                yield number, start, _whole(parts, length)
+                yield _Line(number, start, _whole(parts, length))
                 start += length
                 length = 0
                 parts.clear()
     if length:
-        yield number + 1, start, _whole(parts, length)
+        yield _Line(number + 1, start, _whole(parts, length), is_open=True)
 
 
 def _whole(parts: list[bytes], length: int) -> bytes | None:

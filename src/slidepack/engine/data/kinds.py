@@ -66,12 +66,13 @@ def refuse_binary(source: Source, head: bytes) -> None:
     if head[_TAR_MAGIC] == b"ustar":
         found = ("a tar archive", "unpack it and choose one file of it")
     if found:
+        inside = f" inside {source.compression}" if source.compression else ""
         raise _unknown(
-            f"This is {found[0]}, which is not read.",
+            f"This is {found[0]}{inside}, which is not read.",
             f"{source.path.name} starts with {head[:4]!r}",
             f"{found[1].capitalize()}. {_READ}",
         )
-    suffix = PurePath(source.name).suffix.lower()
+    suffix = PurePath(source.inner_name).suffix.lower()
     if suffix in _COLUMNAR_SUFFIXES and head:
         raise _unknown(
             "The file is called Parquet or Arrow, and is neither.",
@@ -80,13 +81,13 @@ def refuse_binary(source: Source, head: bytes) -> None:
         )
 
 
-def kind_of(name: str, sample: Sample) -> Kind:
+def kind_of(source: Source, sample: Sample) -> Kind:
     """Return how to read a text: by its name, and by its content where that says more.
 
     Raises:
         SlidepackError: DATA-FORMAT-UNKNOWN, where it is no text.
     """
-    suffix = PurePath(name).suffix.lower()
+    suffix = PurePath(source.inner_name).suffix.lower()
     json_kind: Kind = "array" if sample.text.startswith("[") else "lines"
     if suffix in _JSON_SUFFIXES:
         return json_kind
@@ -104,7 +105,7 @@ def kind_of(name: str, sample: Sample) -> Kind:
     if num_controls > _MAX_CONTROL_SHARE * len(sample.text):
         raise _unknown(
             "The file is no text.",
-            f"{name} starts with {clip(sample.text, 40)!r}",
+            f"{source.name} starts with {clip(sample.text, 40)!r}",
             f"Choose another file. {_READ}",
         )
     return "text"

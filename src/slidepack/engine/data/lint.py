@@ -27,19 +27,27 @@ _STARTS: Final = (
     "in your previous", "in your last", "the previous answer", "from the above", "now do the same",
 )  # fmt: skip
 _FOLLOW_UP_CHARS: Final = 80
+_TRANSCRIPT_CHARS: Final = 4000
+_SPEAKERS: Final = (
+    "assistant:", "<|im_start|>", "[inst]", "<start_of_turn>", "<|start_header_id|>",
+    "<|assistant|>",
+)  # fmt: skip
+"""What chat templates and their imitations put before a turn, in lower case."""
 _END: Final = " .!?…。！？,"  # noqa: RUF001 -- full-width marks end sentences too
 _MEDIA: Final = (b"<image>", b"<video>", b"<audio>")
 
 _MESSAGES: Final = {
-    "duplicate-row": "rows say the same as an earlier one",
-    "question-twice": "rows ask what an earlier one asks, and answer differently",
-    "empty-system": "rows have a system turn that says nothing",
-    "mixed-scripts": "rows are answered in another script than they ask in",
-    "follow-up": "rows begin with a question that needs an earlier one",
-    "transcript": "texts look like conversations; all of it is learned, the questions too",
-    "media-tag": "rows hold the tag of a picture or a sound that the model will not get",
-    "secret": "rows hold what looks like a secret",
-    "personal-data": "rows hold what looks like personal data",
+    "duplicate-row": "rows that say the same as an earlier one",
+    "question-twice": "rows that ask what an earlier one asks, and answer differently",
+    "empty-system": "rows with a system turn that says nothing",
+    "turns-not-alternating": "conversations in which one side speaks twice in a row, or the "
+    "assistant first",
+    "mixed-scripts": "rows that are answered in another script than they ask in",
+    "follow-up": "rows that begin with a question that needs an earlier one",
+    "transcript": "texts that look like conversations, all of which is learned, the questions too",
+    "media-tag": "rows that hold the tag of a picture or a sound that the model will not get",
+    "secret": "rows that hold what looks like a secret",
+    "personal-data": "rows that hold what looks like personal data",
 }
 
 
@@ -63,7 +71,8 @@ class Lint:
         if isinstance(row, ChatRow):
             self._look_at_chat(row)
         elif isinstance(row, TextRow):
-            if "assistant:" in row.text[:2000].lower():
+            head = row.text[:_TRANSCRIPT_CHARS].lower()
+            if any(mark in head for mark in _SPEAKERS):
                 self._count("transcript", row.line)
         elif _is_follow_up(row.prompt):
             self._count("follow-up", row.line)
@@ -78,7 +87,8 @@ class Lint:
             if count := self._counts[code]:
                 first = self._lines[code]
                 kinds = self._named_kinds(code)
-                text = f"{count} {message}{kinds} (first lines: {', '.join(map(str, first))})"
+                lines = f"first line{'s' if len(first) > 1 else ''}: {', '.join(map(str, first))}"
+                text = f"{message}: {count} ({lines}{kinds})"
                 found.append(Issue(line=first[0], code=code, message=text, count=count))
         return found
 
@@ -93,6 +103,8 @@ class Lint:
             lines.append(line)
 
     def _look_at_chat(self, row: ChatRow) -> None:
+        if not _alternates(row):
+            self._count("turns-not-alternating", row.line)
         asked = answered = ""
         for turn in row.messages:
             if turn.role == "user":
@@ -123,7 +135,19 @@ class Lint:
         if code not in ("secret", "personal-data"):
             return ""
         kinds = [kind for kind in self._kinds if (kind in SECRETS) == (code == "secret")]
-        return ": " + ", ".join(f"{kind} {self._kinds[kind]}" for kind in sorted(kinds))
+        return "; " + ", ".join(f"{kind} {self._kinds[kind]}" for kind in sorted(kinds))
+
+
+def _alternates(row: ChatRow) -> bool:
+    """Return whether the sides take turns; what a tool says stands between two turns of one."""
+    last = "assistant"
+    for turn in row.messages:
+        if turn.role == "system":
+            continue
+        if turn.role == last != "tool":
+            return False
+        last = turn.role
+    return True
 
 
 def _is_follow_up(question: str) -> bool:

@@ -63,8 +63,16 @@ class Source:
             (kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None
         )
 
+        self.has_garbage = False
+        """Whether bytes that are not gzip have been met behind what was unpacked."""
+
     @property
     def name(self) -> str:
+        """The name of the file, for messages."""
+        return self.path.name
+
+    @property
+    def inner_name(self) -> str:
         """The name of what is inside: without `.gz` or `.zst`."""
         if self.compression and self.path.suffix.lower() in _SUFFIXES:
             return self.path.stem
@@ -95,7 +103,8 @@ class OpenFile(AbstractContextManager["OpenFile"]):
         match source.compression:
             case "gzip":
                 # Its annotation asks for more of a file than it uses.
-                self._stream = gzip.GzipFile(fileobj=counted, mode="rb")  # type: ignore[call-overload]
+                unpacker = gzip.GzipFile(fileobj=counted, mode="rb")  # type: ignore[call-overload]
+                self._stream = _Members(unpacker, source)
             case "zstd":
                 self._stream = _Blocks(_unpack_zstd(counted))
             case None:
@@ -154,6 +163,33 @@ class _Counted:
         if self._source is not None:
             self._source.tell(self._consumed)
         return data
+
+
+class _Members:
+    """The members of a gzip file; what follows the last one is left, and the source told."""
+
+    def __init__(self, file: gzip.GzipFile, source: Source) -> None:
+        self._file = file
+        self._source = source
+        self._at_end = False
+        self._begun = False
+
+    def read(self, size: int, /) -> bytes:
+        # `GzipFile.read` would lose what it has unpacked when the next member is none.
+        parts: list[bytes] = []
+        while size > 0 and not self._at_end:
+            try:
+                data = self._file.read1(size)
+            except gzip.BadGzipFile as error:
+                if not self._begun or not str(error).startswith("Not a gzipped file"):
+                    raise
+                self._source.has_garbage = True
+                data = b""
+            self._at_end = not data
+            self._begun = True
+            size -= len(data)
+            parts.append(data)
+        return b"".join(parts)
 
 
 class _Blocks:

@@ -10,7 +10,13 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.arrow_values import Convert, NotTextError, plain_type, text_converter
+from slidepack.engine.data.arrow_values import (
+    Convert,
+    NotTextError,
+    holds_moments,
+    plain_type,
+    text_converter,
+)
 from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.opening import DAMAGED_CODE, Source
 from slidepack.engine.data.rows import Reject, clip
@@ -18,6 +24,7 @@ from slidepack.engine.data.rows import Reject, clip
 STREAM_START: Final = b"\xff\xff\xff\xff"
 """Of an Arrow file without a footer, as `datasets` writes them."""
 _LINES_NOTE: Final = "The file has no lines; line numbers count its rows from 1."
+_SHOWN_COLUMNS: Final = 10
 _BATCH_BYTES: Final = 2 << 20
 _MAX_BATCH_ROWS: Final = 256
 _BUFFER_BYTES: Final = 1 << 20
@@ -62,12 +69,23 @@ def _read(
                 raise
             except _arrow_errors() as error:
                 raise _damaged(source, kind, done, error) from error
+            if batch is not None and not done:
+                _tell_converted(batch.schema, notes)
             yield from rows
             if batch is None:
                 break
             done += batch.num_rows
             source.tell(int(share * source.size))
     source.tell(source.size)
+
+
+def _tell_converted(schema: Any, notes: list[str]) -> None:
+    names = [clip(field.name, 40) for field in schema if holds_moments(field.type)]
+    if names:
+        more = ", …" if len(names) > _SHOWN_COLUMNS else ""
+        columns = "column" if len(names) == 1 else f"{len(names)} columns"
+        shown = ", ".join(names[:_SHOWN_COLUMNS])
+        notes.append(f"Dates and decimals of the {columns} {shown}{more} are read as text.")
 
 
 def _parquet_batches(source: Source, stack: ExitStack) -> Iterator[tuple[Any, float]]:
@@ -163,7 +181,7 @@ def _damaged(source: Source, kind: str, done: int, error: BaseException) -> Slid
     after = f"after row {done}" if done else "before the first row"
     return SlidepackError(
         DAMAGED_CODE,
-        f"The {kind} file is damaged, or holds what cannot be read.",
+        f"The {kind} file is damaged or cut off, or holds what cannot be read.",
         why=f"{source.name}, {after}: {clip(error, 200)}",
         fix="Copy or download the file again, or write it anew.",
     )

@@ -5,13 +5,17 @@ from typing import Final, Literal
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.encoding import TextReader, text_lines
-from slidepack.engine.data.json_array import MAX_VALUE_CHARS, RawRow
+from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.opening import CHUNK_BYTES
 from slidepack.engine.data.rows import Reject
 
+MAX_TEXT_CHARS: Final = 64 << 20
+"""Longest row; unlike JSON, a text takes no more memory than its characters."""
+
 TextMode = Literal["document", "paragraph", "line"]
 _TOLD: Final[dict[TextMode, str]] = {
-    "document": "The file was read as plain text, as one document.",
+    "document": "The file was read as plain text, as one document; `--text-mode paragraph` or "
+    "`--text-mode line` makes more rows of it.",
     "paragraph": "The file was read as plain text, one row a paragraph.",
     "line": "The file was read as plain text, one row a line.",
 }
@@ -40,12 +44,13 @@ def _document(reader: TextReader, name: str) -> RawRow:
     length = 0
     while part := reader.read(CHUNK_BYTES):
         length += len(part)
-        if length > MAX_VALUE_CHARS:
+        if length > MAX_TEXT_CHARS:
             raise SlidepackError(
                 "DATA-FORMAT-UNKNOWN",
                 "The text is too long to be one row.",
-                why=f"{name} holds more than {MAX_VALUE_CHARS >> 20} Mi characters",
-                fix="Read it by paragraphs or by lines instead of as one document.",
+                why=f"{name} holds more than {MAX_TEXT_CHARS >> 20} Mi characters",
+                fix="Read it by paragraphs or by lines instead: `--text-mode paragraph` or "
+                "`--text-mode line`.",
             )
         parts.append(part)
     return RawRow(1, {"text": "".join(parts)})
@@ -55,7 +60,7 @@ def _paragraphs(reader: TextReader) -> Iterator[RawRow | Reject]:
     lines: list[str] = []
     length = 0
     start = 0
-    for number, line in enumerate(text_lines(reader, MAX_VALUE_CHARS), start=1):
+    for number, line in enumerate(text_lines(reader, MAX_TEXT_CHARS), start=1):
         if line is not None and not line.strip():
             if length:
                 yield _paragraph(start, lines, length)
@@ -63,8 +68,8 @@ def _paragraphs(reader: TextReader) -> Iterator[RawRow | Reject]:
             length = 0
             continue
         start = start if length else number
-        length += MAX_VALUE_CHARS + 1 if line is None else len(line)
-        if line is None or length > MAX_VALUE_CHARS:
+        length += MAX_TEXT_CHARS + 1 if line is None else len(line)
+        if line is None or length > MAX_TEXT_CHARS:
             lines.clear()
         else:
             lines.append(line)
@@ -73,14 +78,14 @@ def _paragraphs(reader: TextReader) -> Iterator[RawRow | Reject]:
 
 
 def _paragraph(start: int, lines: list[str], length: int) -> RawRow | Reject:
-    if length > MAX_VALUE_CHARS:
+    if length > MAX_TEXT_CHARS:
         return _too_big(start)
     return RawRow(start, {"text": "".join(lines).removesuffix("\n")})
 
 
 def _lines(reader: TextReader, notes: list[str]) -> Iterator[RawRow | Reject]:
     num_blank = 0
-    for number, line in enumerate(text_lines(reader, MAX_VALUE_CHARS), start=1):
+    for number, line in enumerate(text_lines(reader, MAX_TEXT_CHARS), start=1):
         if line is None:
             yield _too_big(number)
         elif line.strip():
@@ -92,5 +97,5 @@ def _lines(reader: TextReader, notes: list[str]) -> Iterator[RawRow | Reject]:
 
 
 def _too_big(line: int) -> Reject:
-    detail = f"longer than {MAX_VALUE_CHARS >> 20} Mi characters"
+    detail = f"longer than {MAX_TEXT_CHARS >> 20} Mi characters"
     return Reject(line=line, reason="too-big", detail=detail)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.csv_table import read_table
 from slidepack.engine.data.encoding import (
     REPLACE,
@@ -22,7 +23,7 @@ from slidepack.engine.data.encoding import (
 from slidepack.engine.data.json_array import Cursor, JsonError, RawRow, read_array
 from slidepack.engine.data.json_lines import read_lines
 from slidepack.engine.data.kinds import Sample, is_more_than_one_line, kind_of, refuse_binary
-from slidepack.engine.data.opening import ByteStream, Source, empty
+from slidepack.engine.data.opening import CHUNK_BYTES, ByteStream, Source, empty
 from slidepack.engine.data.parquet import STREAM_START, read_arrow, read_parquet
 from slidepack.engine.data.plain_text import TextMode, read_text
 from slidepack.engine.data.rows import Reject
@@ -56,17 +57,29 @@ def read_rows(
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-EMPTY, DATA-FORMAT-UNKNOWN, DATA-ENCODING,
-            DATA-NOT-JSON for what breaks off within JSON, DATA-CUT-OFF for a damaged file.
+            DATA-NOT-JSON for what breaks off within JSON, DATA-CUT-OFF for a damaged file,
+            DATA-AMBIGUOUS for one object with several lists of rows.
     """
     told = [] if notes is None else notes
     source = Source(path, on_bytes)
     found_any = False
+    only_turns = True
     for row in _open_rows(source, text_mode, encoding, told):
         found_any = True
+        only_turns = only_turns and isinstance(row, RawRow) and _is_turns(row.value)
         yield row
     source.tell(source.size)
+    if source.has_garbage:
+        told.append("Bytes behind the packed data are not gzip and were not read.")
     if not found_any:
         raise empty(source.name, "holds no row")
+    if only_turns:
+        raise SlidepackError(
+            "DATA-FORMAT-UNKNOWN",
+            "The rows are arrays of messages, not objects.",
+            why=f"{source.name}: every row is an array of turns",
+            fix='Write each row as {"messages": […]}.',
+        )
 
 
 def _open_rows(source: Source, mode: TextMode, encoding: str | None, notes: list[str]) -> Rows:
@@ -80,7 +93,7 @@ def _open_rows(source: Source, mode: TextMode, encoding: str | None, notes: list
     refuse_binary(source, head)
     file = _TextFile(source, encoding, head, notes)
     sample = file.sample()
-    match kind_of(source.name, sample):
+    match kind_of(source, sample):
         case "array":
             return file.array()
         case "lines":
@@ -123,7 +136,7 @@ class _TextFile:
         Raises:
             SlidepackError: DATA-EMPTY.
         """
-        encoding = REPLACE if self._encoding in ("utf-8", "utf-8-sig") else self._encoding
+        encoding = REPLACE if self._is_utf8() else self._encoding
         with self._source.open() as stream:
             reader = TextReader(stream, encoding, self._source.name)
             text = ""
@@ -150,7 +163,7 @@ class _TextFile:
     def array(self) -> Rows:
         """Yield the values of one JSON array."""
         with self._reader() as reader:
-            yield from read_array(reader, self._source.name)
+            yield from self._marked(read_array(reader, self._source.name, self._notes), reader)
             self._notes.extend(reader.notes())
 
     def lines(self, sample: Sample) -> Rows:
@@ -158,26 +171,32 @@ class _TextFile:
         error: JsonError | None = None
         if not is_more_than_one_line(sample):
             try:
-                with self._reader(watched=False) as reader:
-                    wrapping = survey_object(Cursor(reader, self._source.name))
-                    mended = reader.notes()
+                with self._source.open() as stream:
+                    # A last line that breaks off within a character is that line's loss only.
+                    tolerant = REPLACE if self._is_utf8() else self._encoding
+                    survey = TextReader(stream, tolerant, self._source.name)
+                    wrapping = survey_object(Cursor(survey, self._source.name))
             except JsonError as found:
                 error = found
             else:
+                if survey.num_mended and self._encoding != REPLACE:
+                    self._refuse_undecodable()
                 if wrapping is not None:
                     name = self._source.name
-                    yield from unwrap_stream(wrapping, self._reader, name, self._notes)
-                    self._notes.extend(mended)
+                    rows = unwrap_stream(wrapping, self._reader, name, self._notes)
+                    yield from self._marked(rows, survey)
+                    self._notes.extend(survey.notes())
                     return
-        yield from unwrap(self._json_lines(error), self._notes)
+        yield from unwrap(self._json_lines(error), self._source.name, self._notes)
 
     def _json_lines(self, error: JsonError | None) -> Rows:
         with self._source.open(watched=True) as stream:
-            if self._encoding in ("utf-8", "utf-8-sig"):
+            if self._is_utf8():
                 yield from read_lines(stream, self._source.name, error)
                 return
             reader = TextReader(stream, self._encoding, self._source.name)
-            yield from read_lines(Recoded(reader), self._source.name, error)
+            rows = read_lines(Recoded(reader), self._source.name, error)
+            yield from self._marked(rows, reader)
             self._notes.extend(reader.notes())
 
     def table(self) -> Rows:
@@ -185,16 +204,54 @@ class _TextFile:
         sample = self.sample()
         with self._reader() as reader:
             parts = (sample.text, sample.whole)
-            yield from read_table(reader, self._source.name, parts, self._notes)
+            rows = read_table(reader, self._source.name, parts, self._notes)
+            yield from self._marked(rows, reader)
             self._notes.extend(reader.notes())
 
     def text(self, mode: TextMode) -> Rows:
         """Yield the rows of a plain text."""
         with self._reader() as reader:
-            yield from read_text(reader, self._source.name, mode, self._notes)
+            rows = read_text(reader, self._source.name, mode, self._notes)
+            yield from self._marked(rows, reader)
             self._notes.extend(reader.notes())
 
+    def _is_utf8(self) -> bool:
+        return self._encoding in ("utf-8", "utf-8-sig")
+
+    def _refuse_undecodable(self) -> None:
+        with self._source.open() as stream:
+            reader = TextReader(stream, self._encoding, self._source.name)
+            while reader.read(CHUNK_BYTES):
+                pass
+
+    def _marked(self, rows: Rows, reader: TextReader) -> Rows:
+        """Mark the rows in which bytes were replaced."""
+        if self._encoding != REPLACE:
+            yield from rows
+            return
+        for row in rows:
+            if isinstance(row, RawRow) and reader.num_mended and _holds_replaced(row.value):
+                yield RawRow(row.line, row.value, repairs=("encoding",))
+            else:
+                yield row
+
     @contextmanager
-    def _reader(self, *, watched: bool = True) -> Iterator[TextReader]:
-        with self._source.open(watched=watched) as stream:
+    def _reader(self) -> Iterator[TextReader]:
+        with self._source.open(watched=True) as stream:
             yield TextReader(stream, self._encoding, self._source.name)
+
+
+def _is_turns(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and bool(turn.keys() & {"role", "from"}) for turn in value)
+    )
+
+
+def _holds_replaced(value: object) -> bool:
+    if isinstance(value, str):
+        return "\ufffd" in value
+    if isinstance(value, dict):
+        return any(map(_holds_replaced, value)) or any(map(_holds_replaced, value.values()))
+    return isinstance(value, list) and any(map(_holds_replaced, value))

@@ -5,7 +5,6 @@ columns, where their cells are filled. Two families on more than a hundredth of 
 question to the user, never a guess.
 """
 
-import re
 from collections import Counter
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +13,7 @@ from slidepack.engine.data.columns import REQUIRED, columns_of, is_conversation,
 from slidepack.engine.data.families.preference import is_preference
 from slidepack.engine.data.report import Choice
 from slidepack.engine.data.rows import FORMATS, Format, clip
+from slidepack.engine.data.transcripts import is_transcript, messages_error, transcripts_error
 
 _AMBIGUOUS_SHARE: Final = 0.01
 """Above this share of rows that fit a second family, the user is asked."""
@@ -31,8 +31,9 @@ _RANK: Final[dict[Format, int]] = {
     "qa": 6,
     "text": 7,
 }
-_TRANSCRIPT: Final = re.compile(r"(?:^|\n)\s*(user|human|assistant)\s*:", re.IGNORECASE)
-_TRANSCRIPT_CHARS: Final = 4000
+_MESSAGE: Final = ({"role", "content"}, {"from", "value"})
+"""Columns of a row that is one message."""
+_HALF_ALPACA: Final = {"input", "output", "response"}
 
 _Kind = type | Format
 """The type of a cell, or how the conversation in it is written."""
@@ -68,6 +69,11 @@ class Recogniser:
         self._sure: Counter[Format] = Counter()
         self._unsure: Counter[Format] = Counter()
         self._clashes: dict[Format, Counter[Clash]] = {}
+        self._halves = 0
+        """Rows that are a question and an answer, or what is left of Alpaca's."""
+        self._messages = 0
+        self._first_message = 0
+        """The line of the first row that is one message."""
         self._transcripts = 0
         self._example = ""
 
@@ -88,11 +94,15 @@ class Recogniser:
                 self._shapes[key] = shape
         for family in shape.fits:
             self._sure[family] += 1
+        self._halves += shape.is_half_alpaca
+        if shape.is_message:
+            self._messages += 1
+            self._first_message = self._first_message or line
         for family, clash in shape.clashes:
             self._clashes.setdefault(family, Counter())[clash] += 1
         if not shape.fits:
             self._unsure.update(shape.possible)
-            self._transcripts += _is_transcript(value)
+            self._transcripts += is_transcript(value)
             if not shape.possible:
                 self._note(line, value)
 
@@ -108,12 +118,16 @@ class Recogniser:
     def decide(self) -> Decision:
         """Return what the rows are."""
         ranked = self._ranked()
+        limit = _AMBIGUOUS_SHARE * self._rows
+        if self._messages > limit or (
+            self._messages and (not ranked or ranked[0].family == "text")
+        ):
+            return Decision(None, (), messages_error(self._messages, self._first_message))
         if not self._sure and 2 * self._transcripts > self._rows:
-            return Decision(None, (), _transcripts(self._transcripts, self._example))
+            return Decision(None, (), transcripts_error(self._transcripts, self._example))
         if not ranked:
             return Decision(None, (), self._unknown())
         family = ranked[0].family
-        limit = _AMBIGUOUS_SHARE * self._rows
         choices = tuple(choice for choice in ranked if choice.rows > limit) or ranked[:1]
         if len(choices) > 1:
             return Decision(family, choices, self._ambiguous(choices))
@@ -129,6 +143,10 @@ class Recogniser:
         if counts["chat"] and counts["sharegpt"]:
             kept, other = _TALKS if counts["chat"] >= counts["sharegpt"] else _TALKS[::-1]
             counts[kept] += counts.pop(other)
+        # Beside rows of Alpaca, those with `input` and `output` alone lack an instruction.
+        if counts["alpaca"]:
+            counts["alpaca"] += self._halves
+            counts["qa"] -= self._halves
         found = [name for name in FORMATS if counts[name]]
         found.sort(key=lambda name: (-counts[name], _RANK[name]))
         return tuple(Choice(family=name, rows=counts[name]) for name in found)
@@ -140,7 +158,7 @@ class Recogniser:
         return SlidepackError(
             "DATA-FORMAT-UNKNOWN",
             "No row has a form that can be learned from.",
-            why=self._example or f"{self._rows} rows, none of them JSON objects",
+            why=self._example or f"rows: {self._rows}, none of them a JSON object",
             fix="Use rows with `messages`, with `instruction` and `output`, with `prompt` and "
             "`completion`, or with `text`; or name the columns: --map question=… --map answer=….",
         )
@@ -150,7 +168,7 @@ class Recogniser:
         return SlidepackError(
             "DATA-AMBIGUOUS",
             "The rows fit more than one format.",
-            why=f"of {self._rows} rows: {seen}",
+            why=f"rows: {self._rows}, of which fit {seen}",
             fix=f"Say which one: --format {' or '.join(choice.family for choice in choices)}.",
         )
 
@@ -159,7 +177,7 @@ class Recogniser:
         return SlidepackError(
             "DATA-AMBIGUOUS",
             f"More than one column may be the {clash.role}.",
-            why=f"{rows} of {self._rows} rows fill {clip(', '.join(clash.columns))}",
+            why=f"rows that fill {clip(', '.join(clash.columns))}: {rows} of {self._rows}",
             fix=f"Say which one: {maps}.",
         )
 
@@ -172,8 +190,12 @@ class _Shape:
         self._needed = {family: _needed(family, names) for family in FORMATS}
         self.clashes: list[tuple[Format, Clash]] = []
         """Roles for which there are two columns."""
+        lower = {name.strip().casefold() for name in names}
+        self._like_message = any(marks <= lower for marks in _MESSAGE)
         self.fits: tuple[Format, ...] = tuple(self._read())
         """Every family that such rows fit."""
+        self.is_message = self._like_message and not self.fits
+        self.is_half_alpaca = self.fits == ("qa",) and self._is_half_alpaca()
         self.possible = self._possible()
         """What a row may have been meant as that does not fill its columns."""
 
@@ -192,7 +214,7 @@ class _Shape:
             if len(talks) > 1:
                 self.clashes.append((family, Clash("messages", talks)))
         # Many files hold the rendered row again as `text`.
-        if not fits and self._filled("text"):
+        if not fits and not self._like_message and self._filled("text"):
             fits.append("text")
         return fits
 
@@ -224,7 +246,14 @@ class _Shape:
         )
         return picks if picks and all(picks) else None
 
+    def _is_half_alpaca(self) -> bool:
+        picks = self._filled("qa") or ()
+        names = {name.strip().casefold() for pick in picks for name in pick}
+        return names <= _HALF_ALPACA
+
     def _possible(self) -> tuple[Format, ...]:
+        if self.is_message:
+            return ()
         named: tuple[Format, ...] = (*_BY_NAME, "text", "tokens")
         possible = [family for family in named if self._needed[family]]
         if talk := self._needed["chat"]:
@@ -245,34 +274,3 @@ def _needed(family: Format, names: tuple[str, ...]) -> _Needed:
     if not all(role in options for role in REQUIRED[family]):
         return ()
     return tuple(options[role] for role in REQUIRED[family])
-
-
-def _is_transcript(row: dict[str, Any]) -> bool:
-    """Return whether one text of the row holds what both sides say."""
-    for text in row.values():
-        if isinstance(text, str):
-            speakers = {name.lower() for name in _TRANSCRIPT.findall(text[:_TRANSCRIPT_CHARS])}
-            if "assistant" in speakers and len(speakers) > 1:
-                return True
-    return False
-
-
-def _transcripts(rows: int, example: str) -> SlidepackError:
-    return SlidepackError(
-        "DATA-TRANSCRIPT-UNSUPPORTED",
-        "The rows are transcripts: whole conversations in one text.",
-        why=f"{rows} rows name the speakers within a text" + (f"; {example}" if example else ""),
-        fix="Split them into turns: `messages` with `role` and `content`. Where a turn ends "
-        "within a text, and which part is the answer, cannot be told for sure.",
-    )
-
-
-def preference_error(rows: int) -> SlidepackError:
-    """Return the refusal of preference pairs."""
-    return SlidepackError(
-        "DATA-PREFERENCE-UNSUPPORTED",
-        "These are preference pairs, and no method here learns from them yet.",
-        why=f"{rows} rows compare a chosen with a rejected answer",
-        fix="To learn the chosen answers alone, name their columns, for example "
-        "--map messages=chosen, or --map prompt=prompt --map completion=chosen.",
-    )

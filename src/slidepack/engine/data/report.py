@@ -71,7 +71,7 @@ class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ignored_columns: tuple[str, ...]
     """Columns of the file that no prompt sees."""
     columns: dict[str, str] = msgspec.field(default_factory=dict)
-    """Role to column, as most rows were read."""
+    """Each role of any accepted row, to the column that plays it in most of them."""
     choices: tuple[Choice, ...] = ()
     """Families that fit, the best first; more than one is a question to the user."""
     issues: tuple[Issue, ...] = ()

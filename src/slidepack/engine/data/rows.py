@@ -1,5 +1,6 @@
 """The canonical row: what every accepted format is normalised to, one JSON object a line."""
 
+import json
 import re
 import reprlib
 from typing import Final, Literal
@@ -10,8 +11,6 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 _INVISIBLE: Final = "\ufeff\u200b\u200c\u200d\u2060"
 _INVISIBLE_TABLE: Final = dict.fromkeys(map(ord, _INVISIBLE))
-_SHORT: Final = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
 
 Role = Literal["system", "user", "assistant", "tool"]
 Format = Literal["chat", "sharegpt", "alpaca", "completion", "qa", "text", "tokens", "preference"]
@@ -30,6 +29,32 @@ class Number(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         """Return the number itself, for messages."""
         return self.text
+
+
+class _Short(reprlib.Repr):
+    """Shows the start of a value as JSON, however large or deep it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+
+    def repr_str(self, text: str, level: int) -> str:
+        """Return a text in the quotes of JSON, without its middle where it is long."""
+        if len(text) > self.maxstring:
+            half = self.maxstring // 2
+            text = f"{text[:half]}…{text[-half:]}"
+        return json.dumps(text, ensure_ascii=False)
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        """Return JSON's word for it."""
+        return "true" if value else "false"
+
+    def repr_NoneType(self, value: None, level: int) -> str:
+        """Return JSON's word for nothing."""
+        return "null"
+
+
+_SHORT: Final = _Short()
 
 
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -175,7 +200,8 @@ def is_blank(text: str) -> bool:
 def clip(value: object, limit: int = 80) -> str:
     """Return a short, one-line form of a value for messages, safe to print on a terminal."""
     # A row may be huge or nested to the limit of recursion; only its start is looked at.
-    text = _SHORT.repr(value) if isinstance(value, dict | list) else str(value)
+    shown_as_json = value is None or isinstance(value, dict | list | bool)
+    text = _SHORT.repr(value) if shown_as_json else str(value)
     words = " ".join(text[: 8 * limit].split())
     clean = _SURROGATE.sub("\ufffd", words.translate(_CONTROLS))
     if len(clean) <= limit and len(text) <= 8 * limit:

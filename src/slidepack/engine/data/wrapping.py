@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.encoding import TextReader
 from slidepack.engine.data.json_array import Cursor, RawRow, walk_array
 from slidepack.engine.data.rows import Number, Reject, clip
@@ -48,6 +49,11 @@ class _Field(msgspec.Struct):
         self.num_items += 1
 
     @property
+    def may_hold_rows(self) -> bool:
+        """Whether an item is an object that may be a row."""
+        return self.num_objects > 0 and not self.is_conversation
+
+    @property
     def holds_rows(self) -> bool:
         """Whether every item is an object that may be a row."""
         return 0 < self.num_items == self.num_objects and not self.is_conversation
@@ -59,8 +65,16 @@ class Wrapping(msgspec.Struct, frozen=True):
     line: int
     fields: dict[str, _Field]
 
-    def container(self) -> str | None:
-        """Return the one field that holds the rows."""
+    def container(self, file_name: str) -> str | None:
+        """Return the one field that holds the rows.
+
+        Raises:
+            SlidepackError: DATA-AMBIGUOUS, where more than one list may be the rows.
+        """
+        lists = {n: field for n, field in self.fields.items() if field.may_hold_rows}
+        # An object with the turns of a conversation is a row, whatever else it lists.
+        if len(lists) > 1 and not any(field.is_conversation for field in self.fields.values()):
+            raise _ambiguous(file_name, lists)
         found = [n for n in _CONTAINERS if n in self.fields and self.fields[n].holds_rows]
         return found[0] if len(found) == 1 else None
 
@@ -113,7 +127,7 @@ def unwrap_stream(
     wrapping: Wrapping, open_reader: OpenReader, name: str, notes: list[str]
 ) -> Iterator[RawRow]:
     """Yield the rows of a file that is one object; reads it again, piece by piece."""
-    container = wrapping.container()
+    container = wrapping.container(name)
     with ExitStack() as stack:
         if container is not None:
             notes.append(wrapping.container_note(container))
@@ -136,7 +150,7 @@ def unwrap_stream(
             cursor.peek()
             value = cursor.take_value()
             assert isinstance(value, dict)
-            yield from _unwrap_row(RawRow(wrapping.line, value), value, notes)
+            yield from _unwrap_row(RawRow(wrapping.line, value), value, name, notes)
 
 
 def _walk_names(cursor: Cursor) -> Iterator[str]:
@@ -167,14 +181,16 @@ def _walk_field(cursor: Cursor, wanted: int) -> Iterator[RawRow]:
         cursor.take_value()
 
 
-def unwrap(rows: Iterator[RawRow | Reject], notes: list[str]) -> Iterator[RawRow | Reject]:
+def unwrap(
+    rows: Iterator[RawRow | Reject], name: str, notes: list[str]
+) -> Iterator[RawRow | Reject]:
     """Pass the rows of JSON lines on; where the only row holds all rows, yield those."""
     first = next(rows, None)
     if first is None:
         return
     second = next(rows, None)
     if second is None and isinstance(first, RawRow) and isinstance(first.value, dict):
-        yield from _unwrap_row(first, first.value, notes)
+        yield from _unwrap_row(first, first.value, name, notes)
         return
     yield first
     if second is not None:
@@ -182,14 +198,16 @@ def unwrap(rows: Iterator[RawRow | Reject], notes: list[str]) -> Iterator[RawRow
     yield from rows
 
 
-def _unwrap_row(row: RawRow, value: dict[str, object], notes: list[str]) -> Iterator[RawRow]:
+def _unwrap_row(
+    row: RawRow, value: dict[str, object], name: str, notes: list[str]
+) -> Iterator[RawRow]:
     fields = {}
-    for index, (name, content) in enumerate(value.items()):
-        fields[name] = _Field(index, is_list=isinstance(content, list))
+    for index, (field, content) in enumerate(value.items()):
+        fields[field] = _Field(index, is_list=isinstance(content, list))
         for item in content if isinstance(content, list) else ():
-            fields[name].add(item)
+            fields[field].add(item)
     wrapping = Wrapping(row.line, fields)
-    container = wrapping.container()
+    container = wrapping.container(name)
     if container is not None:
         notes.append(wrapping.container_note(container))
         items = value[container]
@@ -203,3 +221,18 @@ def _unwrap_row(row: RawRow, value: dict[str, object], notes: list[str]) -> Iter
             yield RawRow(number, dict(zip(value, cells, strict=True)))
     else:
         yield row
+
+
+def _ambiguous(file_name: str, lists: dict[str, _Field]) -> SlidepackError:
+    shown = [
+        f"{clip(name, 40)} ({field.num_items} {'item' if field.num_items == 1 else 'items'})"
+        for name, field in list(lists.items())[:_SHOWN_FIELDS]
+    ]
+    more = ", …" if len(lists) > _SHOWN_FIELDS else ""
+    return SlidepackError(
+        "DATA-AMBIGUOUS",
+        "The file holds more than one list of rows.",
+        why=f"{file_name}: {', '.join(shown)}{more}",
+        fix="Save the list to train on as a file of its own, and another one, if it is meant for "
+        "that, as the held-out file.",
+    )

@@ -8,11 +8,12 @@ from slidepack.engine.data.rows import ChatRow, Turn, clip, is_blank
 
 def convert(line: int, cells: Cells) -> ChatRow:
     """Return the row as a conversation; earlier rounds of `history` are learned too."""
-    instruction = cells.string("instruction")
-    parts = (instruction, cells.optional("input"))
-    question = "\n\n".join(part for part in parts if not is_blank(part))
+    instruction, given = cells.optional("instruction"), cells.optional("input")
+    question = "\n\n".join(part for part in (instruction, given) if part)
     if not question:
-        raise RejectedError("no-question", f"{cells.name('instruction')} is empty")
+        raise RejectedError("no-question", cells.lack("instruction"))
+    if not instruction:
+        cells.repairs.add("no-instruction")
     turns = [Turn("system", system, False)] if (system := cells.optional("system")) else []
     turns += _history(cells)
     turns += (Turn("user", question, False), Turn("assistant", cells.answer("output")))

@@ -5,14 +5,28 @@ from typing import Any, Final, Literal
 
 from slidepack.engine.data.rows import Number, clip, is_blank, mend_text
 
-Repair = Literal["number", "json-in-text", "nul", "surrogate", "trailing-user-turn"]
+Repair = Literal[
+    "number",
+    "json-in-text",
+    "nul",
+    "surrogate",
+    "encoding",
+    "no-instruction",
+    "trailing-user-turn",
+    "trailing-tool-turn",
+    "trailing-system-turn",
+]
 
 REPAIRS: Final[dict[Repair, str]] = {
     "number": "Rows in which a number was taken as text",
     "json-in-text": "Rows of which a text was read as the JSON that it holds",
     "nul": "Rows out of which NUL characters were taken",
     "surrogate": "Rows in which broken characters became U+FFFD",
+    "encoding": "Rows in which bytes that are no text became U+FFFD",
+    "no-instruction": "Rows without an instruction, whose input was taken as the question",
     "trailing-user-turn": "Rows whose end was left out because no answer follows it",
+    "trailing-tool-turn": "Rows whose last tool turn was left out because no answer follows it",
+    "trailing-system-turn": "Rows whose last system turn was left out: no answer follows it",
 }
 """What can be mended, in the words of the report."""
 
@@ -60,8 +74,19 @@ class Cells:
         cell = self.cell(role)
         content = self.text(cell)
         if content is None:
-            raise RejectedError("not-text", f"{self.name(role)} is {clip(cell)}")
+            raise RejectedError("not-text", f"{self.name(role)} is {self.shown(role)}")
         return content
+
+    def shown(self, role: str) -> str:
+        """Return what stands in the role's column as JSON, clipped, for messages."""
+        if self.columns.get(role) not in self.value:
+            return "missing"
+        return clip(self.cell(role))
+
+    def lack(self, role: str) -> str:
+        """Return in what way the role's column says nothing."""
+        shown = self.shown(role) if self.cell(role) is None else "empty"
+        return f"{self.name(role)} is {shown}"
 
     def optional(self, role: str) -> str:
         """Return the role's text, "" where it has no column, no value or nothing that shows."""
@@ -73,19 +98,19 @@ class Cells:
     def question(self, role: str) -> str:
         """Return the role's text, which must say something."""
         if self.cell(role) is None:
-            raise RejectedError("no-question", f"{self.name(role)} is missing or null")
+            raise RejectedError("no-question", self.lack(role))
         text = self.string(role)
         if is_blank(text):
-            raise RejectedError("no-question", f"{self.name(role)} is empty")
+            raise RejectedError("no-question", self.lack(role))
         return text
 
     def answer(self, role: str) -> str:
         """Return the text that is learned, which must say something."""
         if self.cell(role) is None:
-            raise RejectedError("no-answer", f"{self.name(role)} is missing or null")
+            raise RejectedError("no-answer", self.lack(role))
         text = self.string(role)
         if is_blank(text):
-            raise RejectedError("empty-answer", f"{self.name(role)} is empty")
+            raise RejectedError("empty-answer", self.lack(role))
         return text
 
     def text(self, content: object) -> str | None:

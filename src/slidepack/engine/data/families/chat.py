@@ -5,10 +5,10 @@ Both are read by the same code, because files mix the two and their many names o
 
 from typing import Any
 
-from slidepack.engine.data.families.cells import Cells, RejectedError
+from slidepack.engine.data.families.cells import Cells, RejectedError, Repair
 from slidepack.engine.data.families.json_text import parse_json, tools_of
 from slidepack.engine.data.families.turns import read_turn
-from slidepack.engine.data.rows import ChatRow, Turn, clip, is_blank
+from slidepack.engine.data.rows import ChatRow, Role, Turn, clip, is_blank
 
 
 def convert(line: int, cells: Cells) -> ChatRow:
@@ -33,7 +33,7 @@ def finish(turns: list[Turn], cells: Cells) -> tuple[Turn, ...]:
     if not last:
         raise RejectedError("no-answer", "no assistant turn")
     if last < len(turns):
-        cells.repairs.add("trailing-user-turn")
+        cells.repairs.add(_trailing({turn.role for turn in turns[last:]}))
         del turns[last:]
     trained = False
     for index, turn in enumerate(turns, start=1):
@@ -43,6 +43,12 @@ def finish(turns: list[Turn], cells: Cells) -> tuple[Turn, ...]:
     if not trained:
         raise RejectedError("no-answer", "every assistant turn has weight 0")
     return tuple(turns)
+
+
+def _trailing(roles: set[Role]) -> Repair:
+    if "user" in roles:
+        return "trailing-user-turn"
+    return "trailing-tool-turn" if "tool" in roles else "trailing-system-turn"
 
 
 def _bear_silence(index: int, turn: Turn) -> None:
@@ -65,5 +71,5 @@ def _messages(cells: Cells) -> list[Any]:
             ) from error
         cells.repairs.add("json-in-text")
     if not isinstance(messages, list) or not messages:
-        raise RejectedError("no-messages", f"{cells.name('messages')} is {clip(messages)}")
+        raise RejectedError("no-messages", f"{cells.name('messages')} is {cells.shown('messages')}")
     return messages

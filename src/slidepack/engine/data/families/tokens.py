@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from slidepack.engine.data.families.cells import Cells, RejectedError
-from slidepack.engine.data.rows import Number, TokensRow, clip
+from slidepack.engine.data.rows import Number, TokensRow
 
 _UNSEEN: Final = -100
 """The label of a token that the loss leaves out, as PyTorch and everybody after it has it."""
@@ -45,7 +45,7 @@ def _integers(cells: Cells, role: str) -> list[int]:
             return [_integer(value) for value in values]
         except ValueError:
             pass
-    raise RejectedError("bad-tokens", f"{cells.name(role)} is {clip(values)}")
+    raise RejectedError("bad-tokens", f"{cells.name(role)} is {cells.shown(role)}")
 
 
 def _integer(value: Any) -> int:

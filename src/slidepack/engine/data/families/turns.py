@@ -37,7 +37,8 @@ def read_turn(index: int, message: Any, cells: Cells) -> Turn:
     name = message["role"] if "role" in message else message.get("from")
     role = _ROLES.get(name) or _ROLES.get(name.casefold()) if isinstance(name, str) else None
     if role is None:
-        raise RejectedError("unknown-role", f"turn {index} has role {clip(name)}")
+        shown = f"role {clip(name)}" if "role" in message or "from" in message else "no role"
+        raise RejectedError("unknown-role", f"turn {index} has {shown}")
     content = message["content"] if "content" in message else message.get("value")
     if isinstance(content, str) and message.keys() in _PLAIN and name != "function_call":
         return Turn(role, cells.mend(content), role == "assistant")
@@ -86,7 +87,11 @@ def _is_trained(index: int, message: dict[str, Any]) -> bool:
         if name != "train":
             mark = _zero_or_one(mark)
         if not isinstance(mark, bool):
-            raise RejectedError("bad-weight", f"turn {index} has {name} {clip(mark)}")
+            allowed = "true or false" if name == "train" else "0 or 1"
+            text = "the text " if isinstance(mark, str) else ""
+            raise RejectedError(
+                "bad-weight", f"turn {index} has {name} {text}{clip(mark)}, not {allowed}"
+            )
         trained = trained and mark
     return trained
 
