@@ -22,6 +22,7 @@ _PAGES: Final[dict[Script, tuple[range, ...]]] = {
 }
 """High bytes of UTF-16: coarse, and one pass of C for a whole text."""
 _SCRIPTS: Final[tuple[Script, ...]] = tuple(_PAGES)
+_NO_LETTERS: Final = bytes(byte for byte in range(256) if not chr(byte).isalpha() or byte > 127)
 _TABLE: Final = bytes(
     next(
         (
@@ -44,5 +45,5 @@ def script_of(text: str) -> Script | None:
         most = max(counts)
         if most >= max(2, _SHARE * len(pages)):
             return _SCRIPTS[counts.index(most)]
-    letters = sum(map(str.isalpha, start))
-    return "Latin" if letters >= _MIN_LETTERS else None
+    letters = start.encode("ascii", "ignore").translate(None, _NO_LETTERS)
+    return "Latin" if len(letters) >= _MIN_LETTERS else None
