@@ -1,12 +1,11 @@
 """`slidepack data check`: one object, one verdict, one exit status."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data_check import checked, run_check
 from support.tiny import write_jsonl
 
 GOOD: dict[str, object] = {"prompt": "p", "completion": "c"}
@@ -16,21 +15,8 @@ FIELDS = {
 }  # fmt: skip
 
 
-def _run(*arguments: str) -> tuple[int, str, str]:
-    process = subprocess.run(
-        [sys.executable, "-m", "slidepack.cli", "data", "check", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return process.returncode, process.stdout, process.stderr
-
-
 def _json(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    status, out, err = _run(*arguments, "--json")
-    (line,) = out.splitlines()
-    report = json.loads(line)
+    status, report, err = checked(*arguments)
     assert report.keys() >= FIELDS
     for issue in report["issues"]:
         assert issue.keys() >= {"line", "code", "message"}
@@ -82,7 +68,7 @@ def test_columns_rejects_and_formats_are_the_users_word(tmp_path: Path) -> None:
     assert "a, b, q" in report["error"]["why"]
     status, report, _ = _json(path, "--format", "poem")
     assert (status, report["error"]["code"]) == (10, "DATA-FORMAT-UNKNOWN")
-    status, out, _ = _run(path, "--map", "nothing", "--json")
+    status, out, _ = run_check(path, "--map", "nothing", "--json")
     assert (status, json.loads(out)["error"]["code"]) == (10, "DATA-MAPPING-INVALID")
 
 
@@ -90,7 +76,7 @@ def test_people_read_sentences(tmp_path: Path) -> None:
     mail = GOOD | {"completion": "write to jane@corp.org", "id": 5}
     bad: dict[str, object] = {"prompt": "p", "completion": None}
     path = write_jsonl(tmp_path / "rows.jsonl", [GOOD, mail, {"prompt": "r", "completion": 3}, bad])
-    status, out, err = _run(str(path))
+    status, out, err = run_check(str(path))
     assert (status, err) == (0, "")
     assert "rows.jsonl: 3 of 4 rows can be used, read as completion." in out
     assert "Ignored columns: id" in out
@@ -102,7 +88,7 @@ def test_people_read_sentences(tmp_path: Path) -> None:
     assert "jane" not in out
     assert "no-answer" in out
     assert out.endswith("Verdict: warn.\n")
-    status, out, err = _run(str(tmp_path / "none"))
+    status, out, err = run_check(str(tmp_path / "none"))
     assert (status, out) == (11, "Verdict: refuse.\n")
     assert "DATA-NOT-FOUND" in err
 
@@ -120,7 +106,7 @@ def test_rejects_that_are_not_shown_are_counted(tmp_path: Path) -> None:
     empty: dict[str, object] = {"prompt": "p", "completion": ""}
     none: dict[str, object] = {"prompt": "p", "completion": None}
     path = write_jsonl(tmp_path / "rows.jsonl", [GOOD, *[none] * 3, *[empty] * 20])
-    _, out, _ = _run(str(path), "--allow-rejects")
+    _, out, _ = run_check(str(path), "--allow-rejects")
     assert "3 more rejected rows; all by reason: empty-answer 20, no-answer 3." in out
     path = write_jsonl(tmp_path / "rows.jsonl", [GOOD, *[none] * 20])
-    assert "more rejected" not in _run(str(path), "--allow-rejects")[1]
+    assert "more rejected" not in run_check(str(path), "--allow-rejects")[1]

@@ -1,12 +1,10 @@
 """`slidepack data check --model`: what rows become with a model, and one verdict over all."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.data_check import checked, run_check
 from support.tiny import chat_rows, save_tiny_model, write_jsonl
 
 
@@ -15,23 +13,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     save_tiny_model(folder)
     return folder
-
-
-def _run(*arguments: str) -> tuple[int, str, str]:
-    process = subprocess.run(
-        [sys.executable, "-m", "slidepack.cli", "data", "check", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return process.returncode, process.stdout, process.stderr
-
-
-def _json(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    status, out, err = _run(*arguments, "--json")
-    (line,) = out.splitlines()
-    return status, json.loads(line), err
 
 
 def _long_rows() -> list[dict[str, object]]:
@@ -45,31 +26,31 @@ def _long_rows() -> list[dict[str, object]]:
 
 def test_rows_are_measured_and_the_training_is_planned(tmp_path: Path, model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", chat_rows(30))
-    status, report, _ = _json(str(path), "--model", str(model), "--max-seq-len", "128")
+    status, report, _ = checked(str(path), "--model", str(model), "--max-seq-len", "128")
     assert status == 0, report
-    checked = report["with_model"]
-    measured = checked["measured"]
+    with_model = report["with_model"]
+    measured = with_model["measured"]
     assert measured["rows"] == report["accepted"] == 30
     assert measured["encoded_rows"] == 30
     assert 0 < measured["supervised_tokens"] < measured["tokens"]
     assert sum(one["rows"] for one in measured["lengths"]["bins"]) == 30
     assert measured["masks"]["disagreeing"] == 0
     assert any(span["learned"] for span in measured["shown"][0]["spans"])
-    assert checked["fit"]["fits"]
-    assert checked["fit"]["memory"].keys() == {"vram", "ram", "disk"}
+    assert with_model["fit"]["fits"]
+    assert with_model["fit"]["memory"].keys() == {"vram", "ram", "disk"}
 
 
 def test_rows_beyond_the_limit_are_told_with_what_helps(tmp_path: Path, model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", _long_rows())
     arguments = (str(path), "--model", str(model), "--max-seq-len", "100")
-    status, report, _ = _json(*arguments)
+    status, report, _ = checked(*arguments)
     assert (status, report["verdict"]) == (0, "warn")
     codes = [issue["code"] for issue in report["issues"]]
     assert {"too-long", "rows-too-long"} <= set(codes)
     line = next(issue["line"] for issue in report["issues"] if issue["code"] == "too-long")
     assert line == 11
     assert any("--too-long" in fix["option"] for fix in report["with_model"]["fixes"])
-    _, cut, _ = _json(*arguments, "--too-long", "split")
+    _, cut, _ = checked(*arguments, "--too-long", "split")
     assert "too-long" not in [issue["code"] for issue in cut["issues"]] or (
         cut["with_model"]["measured"]["encoded_rows"] >= 10
     )
@@ -78,7 +59,7 @@ def test_rows_beyond_the_limit_are_told_with_what_helps(tmp_path: Path, model: P
 def test_a_limit_below_every_row_is_refused_and_named(tmp_path: Path, model: Path) -> None:
     rows = [row for row in _long_rows() if "again" in json.dumps(row)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    status, report, err = _json(str(path), "--model", str(model), "--max-seq-len", "64")
+    status, report, err = checked(str(path), "--model", str(model), "--max-seq-len", "64")
     assert (status, report["verdict"]) == (10, "refuse")
     assert report["error"]["code"] == "DATA-NO-USABLE-ROWS"
     assert "max_seq_len 64" in report["error"]["why"]
@@ -88,14 +69,14 @@ def test_a_limit_below_every_row_is_refused_and_named(tmp_path: Path, model: Pat
 
 def test_a_file_that_is_refused_is_not_measured(tmp_path: Path, model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"chosen": "a", "rejected": "b"}])
-    status, report, _ = _json(str(path), "--model", str(model))
+    status, report, _ = checked(str(path), "--model", str(model))
     assert status == 10
     assert "with_model" not in report
 
 
 def test_it_is_printed_for_people(tmp_path: Path, model: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", _long_rows())
-    status, out, _ = _run(str(path), "--model", str(model), "--max-seq-len", "100")
+    status, out, _ = run_check(str(path), "--model", str(model), "--max-seq-len", "100")
     assert status == 0
     assert "»" in out
     assert "tokens up to" in out
@@ -104,6 +85,6 @@ def test_it_is_printed_for_people(tmp_path: Path, model: Path) -> None:
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", chat_rows(3))
-    status, _, err = _run(str(path), "--model", str(tmp_path / "nothing"))
+    status, _, err = run_check(str(path), "--model", str(tmp_path / "nothing"))
     assert status != 0
     assert "MODEL-NOT-FOUND" in err

@@ -1,6 +1,5 @@
 """What a checked data file becomes with a model: `slidepack data check FILE --model M`."""
 
-import os
 from pathlib import Path
 from typing import Final, Literal
 
@@ -74,14 +73,7 @@ def check_with_model(rows_path: Path, report: DataReport, options: ModelOptions)
     limit = min(options.max_seq_len, shape.max_positions)
     with counting_bar("Measuring", report.accepted) as on_rows:
         measured = measure_in_process(
-            MeasureRequest(
-                rows=str(rows_path),
-                model=str(folder),
-                max_seq_len=limit,
-                too_long=options.too_long,
-                processes=max(1, min(8, len(os.sched_getaffinity(0)))),
-            ),
-            on_rows,
+            MeasureRequest.of(str(rows_path), folder, limit, options.too_long), on_rows
         )
     longest = max(16, min(limit, measured.lengths.longest))
     spec = training_spec(options.model, options.method, longest, options.batch, 1.0)

@@ -1,8 +1,6 @@
 """What a job would train on, and whether it would fit: asked before it is queued."""
 
-import os
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -20,8 +18,6 @@ from slidepack.engine.memory import Machine, plan_run
 from slidepack.engine.shape import ModelShape, read_shape
 
 __all__ = ["Preflight", "preflight"]
-
-_MOST_PROCESSES: Final = 8
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +51,11 @@ def preflight(
     spec = freeze_job(request, catalogue, paths)
     shape = read_shape(Path(spec.base.path))
     measured = measure_in_process(
-        MeasureRequest(
-            rows=spec.dataset.path,
-            model=spec.base.path,
-            max_seq_len=min(spec.max_seq_len, shape.max_positions),
-            too_long=spec.too_long,
-            processes=max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))),
+        MeasureRequest.of(
+            spec.dataset.path,
+            Path(spec.base.path),
+            min(spec.max_seq_len, shape.max_positions),
+            spec.too_long,
         )
     )
     issues = tuple(model_issues(measured))

@@ -15,7 +15,7 @@ from slidepack.engine.memory_parts import (
     MemoryNeed,
 )
 from slidepack.engine.memory_pass import (
-    card_layer_elements,
+    card_pass_elements,
     head_chunk_elements,
     head_row_elements,
     largest_matrix,
@@ -158,11 +158,9 @@ def _waiting(shape: ModelShape, full: FullPlan, width: int, *, clip: bool) -> di
 
 def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:
     """Return what a micro-batch holds while one layer, or the head, is differentiated."""
-    chunk = head_chunk_elements(shape, tokens, on_cpu=on_cpu)
-    head_rows = head_row_elements(shape, tokens)
-    if on_cpu:
-        copies = _CPU_LOGIT_COPIES[shape.final_soft_cap is not None]
-        head = 4 * (head_rows + copies * chunk)
-        pass_bytes = 4 * _CPU_LAYER_FACTOR * layer_kept_elements(shape) * tokens
-        return max(head, pass_bytes + 4 * largest_matrix(shape))
-    return 2 * max(head_rows + chunk, card_layer_elements(shape, tokens, trained=True))
+    if not on_cpu:
+        return 2 * card_pass_elements(shape, tokens, trained=True)
+    copies = _CPU_LOGIT_COPIES[shape.final_soft_cap is not None]
+    logits = copies * head_chunk_elements(shape, tokens, on_cpu=True)
+    layer = _CPU_LAYER_FACTOR * layer_kept_elements(shape) * tokens
+    return 4 * max(head_row_elements(shape, tokens) + logits, layer + largest_matrix(shape))

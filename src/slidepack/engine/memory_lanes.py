@@ -16,11 +16,7 @@ from slidepack.engine.memory_parts import (
     MemoryNeed,
     usable_bytes,
 )
-from slidepack.engine.memory_pass import (
-    card_layer_elements,
-    head_chunk_elements,
-    head_row_elements,
-)
+from slidepack.engine.memory_pass import card_pass_elements
 from slidepack.engine.shape import ModelShape
 
 __all__ = [
@@ -132,7 +128,7 @@ def lane_slide_need(
         "weights of layers": slide.slots * shape.layer_params * _WIDTH,
         "lanes of layers": slide.slots * lane_layer * _SLOT_BYTES_PER_PARAM,
         "embedding and head": ends * _WIDTH,
-        "one layer's pass, or the head's": _pass_bytes(shape, micro),
+        "one layer's pass, or the head's": _WIDTH * card_pass_elements(shape, micro, trained=False),
         "driver context": DEVICE_CONTEXT_BYTES,
     }
     host = {
@@ -146,11 +142,6 @@ def lane_slide_need(
         device["inputs of layers on their way"] = _ROW_BUFFERS * micro * shape.hidden * _WIDTH
         host["inputs of layers"] = rows
     return MemoryNeed(device=device, host=host, disk=lanes.disk)
-
-
-def _pass_bytes(shape: ModelShape, micro: int) -> int:
-    head = head_row_elements(shape, micro) + head_chunk_elements(shape, micro, on_cpu=False)
-    return _WIDTH * max(head, card_layer_elements(shape, micro, trained=False))
 
 
 def _plan(

@@ -10,6 +10,7 @@ from slidepack.engine.shape import ModelShape
 __all__ = [
     "card_kept_elements",
     "card_layer_elements",
+    "card_pass_elements",
     "head_chunk_elements",
     "head_row_elements",
     "largest_matrix",
@@ -69,6 +70,12 @@ def card_layer_elements(shape: ModelShape, tokens: int, *, trained: bool) -> int
     at_gate_up = (attention + 2 * f + 4 * d) * tokens + gate_up
     at_attention = (attention + 4 * q + 3 * d) * tokens
     return max(at_down, at_gate, at_gate_up, at_attention)
+
+
+def card_pass_elements(shape: ModelShape, tokens: int, *, trained: bool) -> int:
+    """Return what a micro-batch holds while one layer, or the head, is differentiated."""
+    head = head_row_elements(shape, tokens) + head_chunk_elements(shape, tokens, on_cpu=False)
+    return max(head, card_layer_elements(shape, tokens, trained=trained))
 
 
 def largest_matrix(shape: ModelShape) -> int:

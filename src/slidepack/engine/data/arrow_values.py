@@ -20,14 +20,23 @@ class NotTextError(Exception):
     """Bytes of a row are no UTF-8."""
 
 
+def _stored_type(kind: Any) -> Any:
+    """Return the type of the values, without the ways in which they are named or encoded."""
+    arrow = importlib.import_module("pyarrow")
+    types = arrow.types
+    while True:
+        if isinstance(kind, arrow.BaseExtensionType):
+            kind = kind.storage_type
+        elif types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
 def plain_type(kind: Any) -> Any:
     """Return the type to cast to before values are taken: what Python would alter becomes text."""
     arrow = importlib.import_module("pyarrow")
-    types = arrow.types
-    if isinstance(kind, arrow.BaseExtensionType):
-        return plain_type(kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
+    types, kind = arrow.types, _stored_type(kind)
     if types.is_struct(kind):
         return arrow.struct([field.with_type(plain_type(field.type)) for field in kind])
     if types.is_map(kind):
@@ -59,24 +68,15 @@ def _is_text_in_python(types: Any, kind: Any) -> bool:
 
 def holds_moments(kind: Any) -> bool:
     """Return whether a type holds dates, times or decimals, which become text."""
-    types = importlib.import_module("pyarrow").types
+    types, kind = importlib.import_module("pyarrow").types, _stored_type(kind)
     if types.is_temporal(kind) or types.is_decimal(kind):
         return True
-    if hasattr(kind, "storage_type"):
-        return holds_moments(kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return holds_moments(kind.value_type)
     return any(holds_moments(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def text_converter(kind: Any) -> Convert | None:
     """Return what makes row values of a type's values, after the cast; None where they are."""
-    arrow = importlib.import_module("pyarrow")
-    types = arrow.types
-    if isinstance(kind, arrow.BaseExtensionType):
-        return text_converter(kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return text_converter(kind.value_type)
+    types, kind = importlib.import_module("pyarrow").types, _stored_type(kind)
     if types.is_struct(kind):
         return _of_struct({field.name: text_converter(field.type) for field in kind})
     if types.is_map(kind):

@@ -3,11 +3,12 @@
 Imports no tokenizer, so that daemon, page and CLI can start a measurement and read what it found.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -16,6 +17,7 @@ from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.lengths import LengthReport
 from slidepack.engine.data.rows import Reject
 
+_MOST_PROCESSES: Final = 8
 _MODULE = "slidepack.engine.data.preflight_model"
 
 
@@ -31,6 +33,25 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     template: Literal["auto", "chatml", "alpaca", "none"] = "auto"
     """For conversations where the model has no chat template."""
     processes: int = 2
+
+    @classmethod
+    def of(cls, rows: str, model: Path, max_seq_len: int, too_long: TooLong) -> Self:
+        """Return the request to measure a dataset for a training on this machine.
+
+        Args:
+            rows: path of the normalised rows.
+            model: the model's folder.
+            max_seq_len: the training's limit, or the model's where that is lower.
+            too_long: what becomes of longer rows.
+        """
+        cores = len(os.sched_getaffinity(0))
+        return cls(
+            rows=rows,
+            model=str(model),
+            max_seq_len=max_seq_len,
+            too_long=too_long,
+            processes=min(_MOST_PROCESSES, cores),
+        )
 
 
 class ShownSpan(msgspec.Struct, frozen=True):

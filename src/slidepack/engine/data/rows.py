@@ -174,6 +174,11 @@ def row_key(row: Row) -> str:
     return "\n".join(turn.content for turn in row.messages)
 
 
+def folded_key(row: Row) -> str:
+    """Return `row_key` without case and with single spaces: rows that ask the same share it."""
+    return " ".join(row_key(row).casefold().split())
+
+
 def mend_text(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD; drop NUL."""
     if "\0" not in text:

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Final, Literal
 
-from slidepack.engine.data.rows import Row, row_key
+from slidepack.engine.data.rows import Row, folded_key
 
 Split = Literal["train", "selection", "test"]
 
@@ -17,7 +17,7 @@ def split_of(row: Row, seed: int, selection_fraction: float, test_fraction: floa
     thing never stand on both sides, and adding rows never moves the old ones. A row without a
     question, a plain text, goes by all of its text.
     """
-    question = " ".join(row_key(row).casefold().split())
+    question = folded_key(row)
     digest = hashlib.sha256(f"{seed}\0{question}".encode("utf-8", "surrogatepass")).digest()
     position = int.from_bytes(digest[:4], "big") / _BUCKETS
     if position < test_fraction:

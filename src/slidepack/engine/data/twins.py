@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from slidepack.engine.data.rows import ChatRow, CompletionRow, Row, TextRow, decode_row, row_key
+from slidepack.engine.data.rows import ChatRow, CompletionRow, Row, TextRow, decode_row, folded_key
 
 _MAX_ROWS: Final = 500_000
 """Rows that are remembered; some 100 MB of memory."""
@@ -78,7 +78,7 @@ def overlap(training: Path, held_out: Path) -> Overlap:
 
 
 def _question_hash(row: Row) -> int:
-    return hash(" ".join(row_key(row).casefold().split()))
+    return hash(folded_key(row))
 
 
 def _hashes(row: Row) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
 from slidepack.engine.data.masking import EncodedRow
-from slidepack.engine.lora.arena import LoraArena
+from slidepack.engine.lora.arena import LoraArena, lane_layer_elements
 from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, step_seed
 from slidepack.engine.lora.passes import LaneUpdate, Passes, ResidentPasses
@@ -96,7 +96,8 @@ class Pack:
     def expect(self, methods: Sequence[LoraMethod]) -> None:
         """Make room for lanes that are about to join, so that they do not move each other."""
         self._forget_memory()
-        self._passes.expect(methods)
+        shape = self._decoder.shape
+        self._passes.expect(sum(lane_layer_elements(shape, method) for method in methods))
 
     @property
     def recorded_passes(self) -> int:

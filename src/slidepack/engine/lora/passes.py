@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
-from slidepack.engine.lora.arena import LoraArena, lane_layer_elements
+from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.driver import LaneDriver
 from slidepack.engine.lora.graphs import MOST_GRAPH_TOKENS, PassGraphs
 from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, Serve
@@ -54,8 +54,12 @@ class Passes(Protocol[Ready]):
     def recorded_passes(self) -> int:
         """How many kinds of passes are replayed as a whole."""
 
-    def expect(self, methods: Sequence[LoraMethod]) -> None:
-        """Make room for lanes that are about to come, where there is any."""
+    def expect(self, layer_elements: int) -> None:
+        """Make room for lanes that are about to come, where there is any.
+
+        Args:
+            layer_elements: that all of them take for each layer.
+        """
 
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero.
@@ -120,11 +124,9 @@ class ResidentPasses:
         """Nothing: the lanes stay where passes read them."""
         return None
 
-    def expect(self, methods: Sequence[LoraMethod]) -> None:
+    def expect(self, layer_elements: int) -> None:
         """Make room for lanes that are about to come, where there is any."""
-        shape = self._decoder.shape
-        elements = sum(lane_layer_elements(shape, method) for method in methods)
-        self.pool.reserve(shape.num_layers * elements)
+        self.pool.reserve(self._decoder.shape.num_layers * layer_elements)
 
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero."""

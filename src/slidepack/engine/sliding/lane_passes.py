@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.job import LoraMethod
-from slidepack.engine.lora.arena import LoraArena, lane_layer_elements
+from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.head import lane_losses, train_head
 from slidepack.engine.lora.lanes import LaneAdapters, LaneWork, MicroBatch, Serve
 from slidepack.engine.lora.optimizer import lane_norms, squared_norms
@@ -95,13 +95,11 @@ class SlidingPasses:
         """None: layers and lanes are elsewhere in every pass."""
         return 0
 
-    def expect(self, methods: Sequence[LoraMethod]) -> None:
+    def expect(self, layer_elements: int) -> None:
         """Make room for lanes that are about to come, where there is any."""
         self._engine.settle()
-        shape = self._decoder.shape
-        elements = sum(lane_layer_elements(shape, method) for method in methods)
         for pool in self._slots.pools:
-            pool.reserve(elements)
+            pool.reserve(layer_elements)
 
     def new_lane(self, method: LoraMethod) -> LoraArena:
         """Make room for a lane, all zero."""
