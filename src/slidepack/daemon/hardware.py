@@ -39,8 +39,15 @@ class HardwareMonitor:
         self._fast: HardwareReport | None = None
         self._software: SoftwareInfo | ProbeProblem | None = None
 
-    def probe_software(self) -> None:
-        """Ask torch what it can use; takes seconds, so the caller is a background thread."""
+    def probe_software_where_needed(self) -> None:
+        """Ask torch what it can use, if it was not asked yet or its answer allows no run.
+
+        It takes seconds, so the caller is a background thread.
+        """
+        if isinstance(machine_now(self.report(), whole=False, device="auto"), Waiting):
+            self._probe_software()
+
+    def _probe_software(self) -> None:
         try:
             found: SoftwareInfo | ProbeProblem = read_software(torch_report_command())
         except ProbeFailure as failure:
@@ -49,11 +56,6 @@ class HardwareMonitor:
             )
         with self._lock:
             self._software = found
-
-    def probe_software_again(self) -> None:
-        """Ask torch once more where its last answer leaves the hardware unusable."""
-        if isinstance(machine_now(self.report(), whole=False, device="auto"), Waiting):
-            self.probe_software()
 
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""

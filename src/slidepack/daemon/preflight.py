@@ -11,8 +11,13 @@ from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
-from slidepack.engine.data.model_report import MeasureRequest, ModelDataReport, measure_in_process
-from slidepack.engine.data.model_verdict import model_error, model_issues
+from slidepack.engine.data.model_report import (
+    Fix,
+    MeasureRequest,
+    ModelDataReport,
+    measure_in_process,
+)
+from slidepack.engine.data.model_verdict import model_error, model_fixes, model_issues
 from slidepack.engine.data.report import Issue, Verdict
 from slidepack.engine.memory import Machine, plan_run
 from slidepack.engine.shape import ModelShape, read_shape
@@ -26,6 +31,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     measured: ModelDataReport
     """The dataset with the model's tokenizer and the job's limit."""
     issues: tuple[Issue, ...]
+    fixes: tuple[Fix, ...]
+    """Settings of the job with which more of the rows would be learned."""
     plan: RunPlan | None
     """How it would use the whole machine; None where it cannot, or that is not known yet."""
     waiting: str
@@ -59,11 +66,13 @@ def preflight(
         )
     )
     issues = tuple(model_issues(measured))
+    fixes = tuple(model_fixes(measured, shape.max_positions))
     plan, refusal = _plan(spec, shape, machine)
-    error = model_error(measured, allow_rejects=False) or refusal
+    error = model_error(measured, fixes, allow_rejects=False) or refusal
     return Preflight(
         measured=measured,
         issues=issues,
+        fixes=fixes,
         plan=plan,
         waiting=machine.reason if isinstance(machine, Waiting) else "",
         error=error,

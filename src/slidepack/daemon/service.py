@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Final
 
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -75,9 +76,14 @@ class Service:
         # A tick that takes long, as one that starts a worker does, is no fault to warn of.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self.uploads.clean_up()
-        self._clock.add_job(self.hardware.probe_software, executor="slow")
+        # Only jobs that repeat: one that ends is removed by the scheduler's own thread, which fails
+        # where a shutdown comes between.
         self._clock.add_job(
-            self.hardware.probe_software_again, "interval", seconds=_PROBE_SECONDS, executor="slow"
+            self.hardware.probe_software_where_needed,
+            "interval",
+            seconds=_PROBE_SECONDS,
+            next_run_time=datetime.now(UTC),
+            executor="slow",
         )
         self._clock.add_job(self._tick, "interval", seconds=_TICK_SECONDS)
         self._clock.start()

@@ -11,10 +11,10 @@ from typing import Any, Final
 from sqlite_utils import Database as SqliteDatabase
 
 from slidepack.daemon.paths import disk_error
+from slidepack.daemon.store.migrations import migrate
 
 Row = dict[str, Any]
 
-SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 30.0
 _BIGGEST: Final = 2**63 - 1
 _DISK_ERRORS: Final = frozenset(
@@ -33,10 +33,10 @@ class Database:
     """Hands each thread its own connection to one file."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file and create what is missing.
+        """Open the file and bring it to the newest schema.
 
         Raises:
-            SlidepackError: DISK-UNWRITABLE or DISK-FULL.
+            SlidepackError: DISK-UNWRITABLE, DISK-FULL or DAEMON-DATABASE-NEWER.
         """
         self._path = path
         self._local = threading.local()
@@ -44,9 +44,7 @@ class Database:
             path.touch(mode=0o600)
             # WAL is a property of the file: readers never wait for the writer.
             self._connection().enable_wal()
-            schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
-            self._connection().conn.executescript(schema)
-            self._connection().conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            migrate(self._connection().conn, path)
         except OSError as error:
             raise disk_error(error, path) from error
         except sqlite3.DatabaseError as error:

@@ -76,6 +76,7 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DAEMON-REQUEST-INVALID": ErrorClass(76, 400),
     "DAEMON-SETTINGS": ErrorClass(77, 400),
     "DAEMON-INTERNAL": ErrorClass(78, 500),
+    "DAEMON-DATABASE-NEWER": ErrorClass(79, 409),
 }
 
 

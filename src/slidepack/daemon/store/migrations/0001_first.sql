@@ -1,4 +1,4 @@
-CREATE TABLE IF NOT EXISTS models (
+CREATE TABLE models (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
     kind TEXT NOT NULL,
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS models (
     created_at REAL NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS datasets (
+CREATE TABLE datasets (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
     bytes INTEGER NOT NULL,
@@ -28,9 +28,9 @@ CREATE TABLE IF NOT EXISTS datasets (
     report TEXT NOT NULL,
     created_at REAL NOT NULL
 );
-CREATE INDEX IF NOT EXISTS datasets_source ON datasets (source_hash);
+CREATE INDEX datasets_source ON datasets (source_hash);
 
-CREATE TABLE IF NOT EXISTS jobs (
+CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -53,9 +53,9 @@ CREATE TABLE IF NOT EXISTS jobs (
     started_at REAL,
     ended_at REAL
 );
-CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state, position);
+CREATE INDEX jobs_state ON jobs (state, position);
 
-CREATE TABLE IF NOT EXISTS transitions (
+CREATE TABLE transitions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id INTEGER NOT NULL REFERENCES jobs (id),
     at REAL NOT NULL,
@@ -63,9 +63,9 @@ CREATE TABLE IF NOT EXISTS transitions (
     to_state TEXT NOT NULL,
     reason TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS transitions_job ON transitions (job_id);
+CREATE INDEX transitions_job ON transitions (job_id);
 
-CREATE TABLE IF NOT EXISTS attempts (
+CREATE TABLE attempts (
     job_id INTEGER NOT NULL REFERENCES jobs (id),
     number INTEGER NOT NULL,
     state TEXT NOT NULL,
@@ -82,17 +82,17 @@ CREATE TABLE IF NOT EXISTS attempts (
 );
 
 -- Every event once; `id` is the Last-Event-ID of the live stream.
-CREATE TABLE IF NOT EXISTS events (
+CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id INTEGER NOT NULL REFERENCES jobs (id),
     attempt INTEGER NOT NULL,
     type TEXT NOT NULL,
     body TEXT NOT NULL
 );
-CREATE INDEX IF NOT EXISTS events_job ON events (job_id, id);
+CREATE INDEX events_job ON events (job_id, id);
 
 -- A step that a later attempt repeats replaces the earlier one, so a chart has no doubles.
-CREATE TABLE IF NOT EXISTS progress (
+CREATE TABLE progress (
     job_id INTEGER NOT NULL,
     step INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS progress (
     PRIMARY KEY (job_id, step)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS evaluations (
+CREATE TABLE evaluations (
     job_id INTEGER NOT NULL,
     step INTEGER NOT NULL,
     split TEXT NOT NULL,
@@ -113,7 +113,7 @@ CREATE TABLE IF NOT EXISTS evaluations (
     PRIMARY KEY (job_id, split, step)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS samples (
+CREATE TABLE samples (
     job_id INTEGER NOT NULL,
     step INTEGER NOT NULL,
     prompt TEXT NOT NULL,
@@ -121,7 +121,7 @@ CREATE TABLE IF NOT EXISTS samples (
     PRIMARY KEY (job_id, prompt, step)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS warnings (
+CREATE TABLE warnings (
     job_id INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     code TEXT NOT NULL,
@@ -129,7 +129,7 @@ CREATE TABLE IF NOT EXISTS warnings (
     PRIMARY KEY (job_id, code, message)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS sessions (
+CREATE TABLE sessions (
     token_hash TEXT PRIMARY KEY,
     created_at REAL NOT NULL
 );
