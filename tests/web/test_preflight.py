@@ -33,6 +33,9 @@ def test_a_limit_below_every_row_is_a_refusal_that_names_it(served_farm: Farm) -
     assert (status, found["verdict"]) == (200, "refuse")
     assert found["error"]["code"] == "DATA-NO-USABLE-ROWS"
     assert "max_seq_len 16" in found["error"]["why"]
+    (longer,) = [fix for fix in found["fixes"] if fix["setting"] == "max_seq_len"]
+    _, mended = _asked(served_farm, max_seq_len=longer["value"])
+    assert mended["error"] is None
 
 
 def test_what_makes_no_job_makes_no_preflight(served_farm: Farm) -> None:

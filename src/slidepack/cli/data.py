@@ -1,9 +1,10 @@
 """`slidepack data check`: what a data file holds, and becomes with a model, with no daemon."""
 
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -18,6 +19,9 @@ from slidepack.engine.data.check import judge_file
 from slidepack.engine.data.mapping import parse_columns
 from slidepack.engine.data.report import CheckOptions, DataReport
 from slidepack.engine.data.rows import FORMATS
+
+_NOT_YET: Final = 10
+"""Exit status of a file that was read and with which no training would start, or not yet."""
 
 app = typer.Typer(help="Data files.", no_args_is_help=True)
 
@@ -35,7 +39,9 @@ def check(
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option("--map", help="ROLE=COLUMN, as in output=answer; repeatable."),
+        typer.Option(
+            "--map", help="ROLE=COLUMN, as in output=answer or output=pos.answer; repeatable."
+        ),
     ] = None,
     allow_rejects: Annotated[
         bool, typer.Option("--allow-rejects", help="Bear that many rows are left out.")
@@ -77,27 +83,32 @@ def check(
             max_seq_len=max_seq_len,
             too_long=too_long,
             allow_rejects=allow_rejects,
+            progress=not json_output,
         )
-    report, checked = _judge(file, options, training)
+    report, checked = _judge(file, options, training, bar=not json_output)
+    verdict = report.verdict if checked is None else checked.verdict
     if json_output:
         print_json(_answer(report, checked))
     else:
         _print(file, report)
         if checked is not None:
             print_model(checked)
-        say(f"Verdict: {report.verdict if checked is None else checked.verdict}.")
+        say(f"Verdict: {verdict}.")
     error = report.error or (None if checked is None else checked.error)
     if error is not None:
         sys.stderr.write(f"{error.line()}\n")
-        raise typer.Exit(CATALOGUE[error.code].exit_code)
+    if report.error is not None:
+        raise typer.Exit(CATALOGUE[report.error.code].exit_code)
+    if verdict in ("ask", "refuse"):
+        raise typer.Exit(_NOT_YET)
 
 
 def _judge(
-    file: Path, options: CheckOptions, training: ModelOptions | None
+    file: Path, options: CheckOptions, training: ModelOptions | None, *, bar: bool
 ) -> tuple[DataReport, ModelCheck | None]:
     with tempfile.TemporaryDirectory() as scratch:
         rows = Path(scratch) / "rows.jsonl"
-        with reading_bar(file) as progress:
+        with reading_bar(file) if bar else contextlib.nullcontext() as progress:
             report = judge_file(file, rows, Path(scratch) / "rejects.jsonl", options, progress)
         if training is None or report.error is not None:
             return report, None

@@ -213,3 +213,9 @@ def test_bytes_that_were_replaced_are_a_repair_that_is_told(tmp_path: Path) -> N
     assert (report.accepted, report.repaired) == (2, 1)
     assert report.repairs == {"encoding": 1}
     assert report.verdict == "warn"
+
+
+def test_ignored_columns_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    report = _judge(tmp_path, ALPACA | {f"c{number:03}": "x" for number in range(60)})
+    assert len(report.ignored_columns) == 50
+    assert "Ignored columns that are not listed: 10." in report.notes

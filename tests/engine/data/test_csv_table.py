@@ -206,3 +206,11 @@ def test_json_called_csv_is_json(tmp_path: Path) -> None:
 def test_unicode_of_every_width(tmp_path: Path, encoding: str) -> None:
     data = (HEADER + "grün,木\n").encode(encoding)
     assert values(tmp_path / "f.csv", data) == [(2, {"prompt": "grün", "completion": "木"})]
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_long_cell_of_commas_does_not_make_them_separate(tmp_path: Path, separator: str) -> None:
+    long = "a, b\n" * 40_000
+    data = f'prompt{separator}completion\n"{long}"{separator}"c"\n' * 1
+    ((_, row),) = values(tmp_path / "f.csv", data)
+    assert row == {"prompt": long, "completion": "c"}

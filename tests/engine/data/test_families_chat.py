@@ -307,3 +307,32 @@ def test_parts_of_messages_that_no_prompt_sees_are_listed() -> None:
     turn = ANSWER | {"name": "x", "audio": {"id": 1}, "refusal": None}
     _judge({"messages": [USER, turn]}, judge)
     assert judge.ignored() == ["messages[].audio", "messages[].name"]
+
+
+def test_what_is_said_as_text_is_read() -> None:
+    turns = _turns({"role": "user", "text": "q"}, {"from": "gpt", "text": "a"})
+    assert turns == (Turn("user", "q", False), Turn("assistant", "a"))
+
+
+def test_what_a_turn_says_beside_its_content_is_listed() -> None:
+    judge = Judge("chat")
+    user = {"role": "user", "content": "q", "value": "r", "text": "s", "from": "gpt"}
+    answer = _say("assistant", "a", reasoning="t", thinking=["u"], reasoning_content=None)
+    row = _judge({"messages": [user, answer]}, judge)
+    assert isinstance(row, ChatRow)
+    assert row.messages == (Turn("user", "q", False), Turn("assistant", "a", reasoning="t"))
+    listed = [f"messages[].{name}" for name in ("from", "text", "thinking", "value")]
+    assert judge.ignored() == listed
+    # The same thought under two names is one.
+    same = Judge("chat")
+    _judge({"messages": [USER, _say("assistant", "a", reasoning="t", thinking="t")]}, same)
+    assert same.ignored() == []
+
+
+def test_nan_in_a_call_becomes_null_and_is_counted() -> None:
+    judge = Judge("chat")
+    calls = [{"function": {"name": "f", "arguments": {"x": float("nan"), "y": 1.50}}}]
+    row = _judge({"messages": [USER, _say("assistant", None, tool_calls=calls)]}, judge)
+    assert isinstance(row, ChatRow)
+    assert '{"x":null,"y":1.5}' in row.messages[1].tool_calls
+    assert judge.repairs == {"nan": 1}

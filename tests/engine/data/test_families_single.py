@@ -229,3 +229,44 @@ def test_preference_pairs_are_rejected_by_name() -> None:
     row = _judge("preference", {"prompt": "p", "chosen": "a", "rejected": "b"})
     assert isinstance(row, Reject)
     assert row.reason == "preference-pair"
+
+
+@pytest.mark.parametrize(
+    "word", ["Noinput", "<noinput>", "<No input>", " noinput.\n", "NO_INPUT", "[no input]"]
+)
+def test_a_word_for_no_input_is_none_and_counted(word: str) -> None:
+    judge = Judge("alpaca")
+    row = judge.judge(7, {"instruction": "Add.", "input": word, "output": "2"})
+    assert row == _chat("Add.", "2")
+    assert judge.repairs == {"no-input": 1}
+    assert "input only says that there is none" in judge.notes()[0]
+    row = judge.judge(8, {"instruction": "", "input": word, "output": "2"})
+    assert isinstance(row, Reject)
+    assert row.reason == "no-question"
+
+
+@pytest.mark.parametrize("text", ["None", "N/A", "no inputs", "What is noinput?", "no"])
+def test_other_short_inputs_are_kept(text: str) -> None:
+    row = _judge("alpaca", {"instruction": "Add.", "input": text, "output": "2"})
+    assert row == _chat(f"Add.\n\n{text}", "2")
+
+
+def test_a_history_in_a_table_of_texts_is_read() -> None:
+    judge = Judge("alpaca")
+    row = {"instruction": "c", "output": "d"}
+    assert judge.judge(7, row | {"history": "[]"}) == _chat("c", "d")
+    assert judge.judge(7, row | {"history": '[["a", "b"]]'}) == _chat("a", "b", "c", "d")
+    assert judge.repairs == {"json-in-text": 2}
+    for bad in ('[["a", "b"]', '[["a"]]', "none"):
+        found = judge.judge(7, row | {"history": bad})
+        assert isinstance(found, Reject)
+        assert found.reason == "bad-history"
+
+
+def test_truth_is_a_mask_and_no_token() -> None:
+    masked = {"input_ids": [0, 5, 6], "attention_mask": [False, True, True]}
+    assert _judge("tokens", masked) == TokensRow(7, (5, 6), (True, True))
+    for fields in ({"input_ids": [True, False]}, {"input_ids": [1, 0], "labels": [True, False]}):
+        row = _judge("tokens", fields)
+        assert isinstance(row, Reject)
+        assert row.reason == "bad-tokens"

@@ -1,6 +1,7 @@
 """Lengths against the limit, and what becomes of rows that are too long."""
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,27 +11,23 @@ from support.chat_templates import save_chat_tokenizer, save_published
 from tokenizers import Tokenizer, processors
 
 from slidepack.engine.contract.job import TooLong
-from slidepack.engine.data.lengths import LengthBin, LengthHistogram
+from slidepack.engine.data.lengths import LengthBin, LengthReport, length_report
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.data.rows import ChatRow, CompletionRow, Reject, Row, TextRow, TokensRow, Turn
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
 from slidepack.engine.data.too_long import encode_rows
 
 
-def _histogram(lengths: list[int]) -> LengthHistogram:
-    histogram = LengthHistogram()
-    for length in lengths:
-        histogram.add(length)
-    return histogram
+def _report(lengths: list[int], limit: int) -> LengthReport:
+    return length_report(Counter(lengths), limit)
 
 
 def test_a_report_counts_rows_and_tokens_over_the_limit() -> None:
-    report = _histogram([10] * 96 + [100, 200, 300, 5000]).report(200)
+    report = _report([10] * 96 + [100, 200, 300, 5000], 200)
     assert (report.rows, report.tokens, report.longest) == (100, 960 + 5600, 5000)
     assert (report.rows_over, report.tokens_over) == (2, 100 + 4800)
-    assert report.tokens_in_rows_over == 5300
+    assert (report.tokens_in_rows_over, report.shortest_over) == (5300, 300)
     assert report.share_of_rows_over == 0.02
-    assert report.share_of_tokens_over == pytest.approx(4900 / 6560)
     assert report.quantiles == {"p50": 10, "p90": 10, "p95": 10, "p99": 300}
     assert report.suggested == 320
     assert report.bins == tuple(
@@ -39,14 +36,15 @@ def test_a_report_counts_rows_and_tokens_over_the_limit() -> None:
 
 
 def test_no_rows_are_no_lengths() -> None:
-    report = LengthHistogram().report(64)
+    report = length_report({}, 64)
     assert (report.rows, report.longest, report.suggested, report.bins) == (0, 0, 64, ())
-    assert (report.share_of_rows_over, report.share_of_tokens_over) == (0.0, 0.0)
+    assert (report.rows_over, report.shortest_over) == (0, 0)
+    assert report.share_of_rows_over == 0.0
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=200))
 def test_the_suggestion_holds_99_percent_and_is_the_shortest_round_one(lengths: list[int]) -> None:
-    report = _histogram(lengths).report(512)
+    report = _report(lengths, 512)
 
     def held(limit: int) -> float:
         return sum(length <= limit for length in lengths) / len(lengths)
@@ -55,10 +53,6 @@ def test_the_suggestion_holds_99_percent_and_is_the_shortest_round_one(lengths: 
     assert held(report.suggested) >= 0.99
     assert report.suggested == 64 or held(report.suggested - 64) < 0.99
     assert sum(bar.rows for bar in report.bins) == len(lengths)
-    merged = LengthHistogram()
-    merged.merge(_histogram(lengths[:50]).counts())
-    merged.merge(_histogram(lengths[50:]).counts())
-    assert merged.report(512) == report
 
 
 @pytest.fixture
@@ -131,6 +125,36 @@ def test_conversations_are_divided_before_questions_and_each_part_has_the_system
     assert sum(part.num_supervised for part in parts) == whole.num_supervised
     assert [f"a{i}<" in "".join(texts) for i in range(20)] == [True] * 20
     assert {part.line for part in parts} == {9}
+
+
+def test_pieces_of_a_conversation_are_as_long_as_they_can_be(tokenizer: ChatTokenizer) -> None:
+    row = _talk(200)
+    for limit in (120, 333, 1000, 2048):
+        pieces = _kept(row, tokenizer, limit, "split")
+        # One exchange of these has no more than 56 characters, each of which is a token.
+        assert all(len(piece.ids) > limit - 56 for piece in pieces[:-1])
+
+
+def test_dividing_a_long_conversation_takes_few_renders(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    class Counting(ChatTokenizer):
+        renders = 0
+
+        def render(self, messages: tuple[Turn, ...], *, prompt: bool, tools: str = "") -> str:
+            self.renders += len(messages)
+            return super().render(messages, prompt=prompt, tools=tools)
+
+    folder = save_published(tmp_path / "counting", "ChatML", marks=False)
+    counting = Counting(
+        Tokenizer.from_file(str(folder / "tokenizer.json")),
+        special_tokens={"eos_token": "<|im_end|>"},
+        template_source=tokenizer.template_source,
+    )
+    turns = [Turn("user", "q", False), Turn("assistant", "a", False)] * 299
+    row = ChatRow(1, (*turns, Turn("user", "q", False), Turn("assistant", "a")))
+    assert isinstance(encode_rows(row, counting, 9000, "split")[-1], EncodedRow)
+    assert counting.renders < 20 * len(row.messages)
 
 
 def test_an_exchange_that_is_too_long_by_itself_is_dropped_alone(tokenizer: ChatTokenizer) -> None:

@@ -239,3 +239,9 @@ def test_issues_are_plain_data() -> None:
     (issue,) = _lint(_chat(1, "q", "a"), _chat(2, "q", "a")).values()
     assert json.dumps(issue.message)
     assert "\n" not in issue.message
+
+
+def test_words_for_nothing_are_no_answers() -> None:
+    rows = [_chat(1, "a", "Noinput"), _chat(2, "b", "None"), _chat(3, "c", "<nooutput>")]
+    issues = _lint(*rows, _chat(4, "d", "There is no output."), CompletionRow(5, "e", "No output."))
+    assert (issues["placeholder-answer"].count, issues["placeholder-answer"].line) == (3, 1)

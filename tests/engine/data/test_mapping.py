@@ -106,3 +106,40 @@ def test_options_are_checked_before_anything_is_read() -> None:
             mapping_of(options)
         assert caught.value.report.code == "DATA-FORMAT-UNKNOWN"
         assert caught.value.report.fix
+
+
+def test_a_part_of_an_object_can_be_mapped(tmp_path: Path) -> None:
+    row: dict[str, object] = {
+        "question": "q",
+        "pos_answer": {"answer": "a", "score": 3, "deep": {"er": "x"}},
+        "text": None,
+    }
+    report = _check(tmp_path, row, instruction="question", output="pos_answer.answer")
+    assert _first(tmp_path) == ChatRow(1, (Turn("user", "q", False), Turn("assistant", "a")))
+    assert report.columns == {"instruction": "question", "output": "pos_answer.answer"}
+    assert report.ignored_columns == ("pos_answer.deep", "pos_answer.score", "text")
+    both = {"instruction": "pos_answer.deep.er", "output": "pos_answer.answer"}
+    report = _check(tmp_path, row, **both)
+    assert _first(tmp_path) == ChatRow(1, (Turn("user", "x", False), Turn("assistant", "a")))
+    assert report.ignored_columns == ("pos_answer.score", "question", "text")
+
+
+def test_a_column_with_a_dot_in_its_name_comes_first(tmp_path: Path) -> None:
+    row: dict[str, object] = {"q": "q", "a.b": "column", "a": {"b": "part"}}
+    _check(tmp_path, row, question="q", answer="a.b")
+    assert _first(tmp_path) == ChatRow(1, (Turn("user", "q", False), Turn("assistant", "column")))
+
+
+def test_rows_without_the_part_are_rejected(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"q": "q", "a": {"b": "x"}}, {"q": "q", "a": {"c": "x"}}, {"q": "q", "a": "x"}, {"q": "q"},
+    ]  # fmt: skip
+    path = write_jsonl(tmp_path / "data.jsonl", rows)
+    options = CheckOptions(columns={"question": "q", "answer": "a.b"}, allow_rejects=True)
+    report = judge_file(path, tmp_path / "rows", tmp_path / "rejects", options)
+    assert (report.accepted, report.reasons) == (1, {"no-answer": 3})
+    options = CheckOptions(columns={"question": "q", "answer": "a.z"}, allow_rejects=True)
+    report = judge_file(path, tmp_path / "rows", tmp_path / "rejects", options)
+    assert report.error is not None
+    assert report.error.what == "There is no column called a.z."
+    assert "COLUMN.PART" in report.error.fix

@@ -50,7 +50,6 @@ def test_white_space_within_a_text_is_kept(tmp_path: Path) -> None:
         ("f.txt", "[Verse 1]\nla la\n"),
         ("f.txt", "a,b\n1,2\n"),
         ("f", "Roses are red, violets are blue\nSugar is sweet, so are you\n"),
-        ("f.py", "import os\n\nprint(os.name)\n"),
     ],
 )
 def test_what_only_looks_like_something_else_is_text(tmp_path: Path, name: str, data: str) -> None:

@@ -30,6 +30,8 @@ def test_mend_text() -> None:
         ("\x1b[31mred\x00\x7f", "\ufffd[31mred\ufffd\ufffd"),
         ("\ud800", "\ufffd"),
         ({"a": Number("1.50")}, '{"a": 1.50}'),
+        ({"b": {"d": 1, "c": {}}, "a": []}, '{"b": {"d": 1, "c": {}}, "a": []}'),
+        (dict.fromkeys("fedcba", 0), '{"f": 0, "e": 0, "d": 0, "c": 0, …}'),
         (None, "null"),
         (True, "true"),
         ([None, False, "x\ny"], '[null, false, "x\\ny"]'),

@@ -49,11 +49,25 @@ ENDLESS = {
     "doubling by braces": DOUBLING + "'{0}{0}'.format(ns.x) %}{% endfor %}",
     "a set block": "{% set x %}{% for i in range(9999) %}{{ 'y' * 99999 }}{% endfor %}{% endset %}",
     "a width in percent": "{{ '%1000000000d' % 1 }}",
+    "a width behind a key": "{{ '%(a)1000000000d' % {'a': 1} }}",
+    "a width behind a key with brackets": "{{ '%((a))1000000000d' % {'(a)': 1} }}",
+    "a precision in percent": "{{ '%.1000000000f' % 1 }}",
     "a width from an argument": "{{ '%*d' % (1000000000, 1) }}",
     "a width in a filter": "{{ '%1000000000d' | format(1) }}",
     "a width in braces": "{{ '{:>1000000000}'.format('x') }}",
     "a width inside a width": "{{ '{0:>{1}}'.format('x', 1000000000) }}",
     "indent": "{{ messages[0]['content'] | indent(1000000000) }}",
+    "a key's width in a filter": "{{ '%(a)1000000000d' | format(a=1) }}",
+    "joining what is walked once": "{{ ('x' * 1000000).join(range(9999) | map('string')) }}",
+    "separators of JSON": "{{ range(9999) | list | tojson(separators=('x' * 1000000, ':')) }}",
+    "an indent that gives steps back": "{% for i in range(99999) %}"
+    "{{ [1] | tojson(indent=-100000000) }}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "long division": "{{ (('f' * 1900000) | int(base=16)) // (('e' * 950000) | int(base=16)) }}",
+    "division of a number as it is written": "{{ 0x" + "f" * 3000 + " % 3 }}",
+    "slices of a text": "{% set s = 'x' * 1900000 %}"
+    + "".join(f"{{% set s{i} = s[1:] %}}" for i in range(999)),
+    "slices of a list": "{% set s = range(60000) | list %}"
+    + "".join(f"{{% set s{i} = s[1:] %}}" for i in range(999)),
     "indented JSON": "{{ messages | tojson(indent=1000000000) }}",
     "replace": "{{ ('x' * 3000) | replace('x', 'y' * 100000) }}",
     "the method replace": "{{ ('x' * 3000).replace('', 'y' * 100000) }}",
@@ -105,6 +119,7 @@ def test_a_template_beyond_its_limits_is_a_broken_model_at_once(
         "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
         "{% include 'x' %}",
         "{{ [[1], [2]] | sum(start=[]) }}",
+        "{{ strftime_now('%99999999Y' ~ 'x' * 1000000) }}",
     ],
 )
 def test_what_no_template_needs_is_refused_row_by_row(tmp_path: Path, template: str) -> None:
@@ -122,12 +137,17 @@ def test_what_no_template_needs_is_refused_row_by_row(tmp_path: Path, template: 
         "{{ messages | attr('append') }}",
         "{% for " + "x" * 300_000 + " in y %}{% endfor %}",
         "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+        "{{ a }}" * 36_000,
+        "{{ " + "~".join("a" * 100_000) + " }}",
+        "{{ " + "not " * 60_000 + "a }}",
     ],
 )
 def test_what_cannot_be_compiled_is_a_broken_model(tmp_path: Path, template: str) -> None:
     save_tokenizer(tmp_path, template=template)
+    start = time.thread_time()
     with pytest.raises(SlidepackError) as caught:
         load_tokenizer(tmp_path)
+    assert time.thread_time() - start < 3
     assert caught.value.report.code == "MODEL-BROKEN"
 
 
@@ -150,6 +170,9 @@ HARMLESS = [
     "{{ 3.14159 | round(2) }}{{ [1, 2] | sum }}{{ '3' | int + 4 }}{{ [3, 1] | sort | first }}",
     "{{ missing is defined }}{{ missing | default('d') }}{{ 'a' in 'ab' }}",
     "{% for n in [[1, [2]]] recursive %}{{ n if n is number else loop(n) }}{% endfor %}",
+    "{{ '%(a)s, %(b)5.1f %%' % {'a': 'in 2024', 'b': 2} }}{{ '100% (2024)' | replace('2', '3') }}",
+    "{{ ', '.join(messages | map(attribute='role')) }}{{ ', '.join({'a': 1}) }}",
+    "{{ messages[:1] | length }}{{ messages[::-1][0].role }}{{ 'abc'[1:] }}",
     "{% set j = joiner('-') %}{% for i in range(3) %}{{ j() }}{{ i }}{% endfor %}",
 ]
 

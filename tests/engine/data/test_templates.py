@@ -241,13 +241,13 @@ def test_tools_their_calls_and_what_they_say(tmp_path: Path, name: str) -> None:
             "Llama 3",
             ChatRow(1, (_user("a"), _answer("b", reasoning="because"))),
             "template-drops-text",
-            "turn 2 (assistant): its reasoning",
+            "turn 2 (assistant): the prompt lacks its reasoning",
         ),
         (
             "Llama 3",
             ChatRow(1, (_user("a"), _answer("b", tool_calls=CALLS))),
             "template-drops-text",
-            "turn 2 (assistant): its tool calls",
+            "turn 2 (assistant): the prompt lacks its tool calls",
         ),
         (
             "Llama 3",

@@ -20,6 +20,15 @@ class NotTextError(Exception):
     """Bytes of a row are no UTF-8."""
 
 
+class KeyTwiceError(Exception):
+    """A map has two values for one key."""
+
+    def __init__(self, key: str) -> None:
+        """Take the key."""
+        super().__init__(key)
+        self.key = key
+
+
 def _stored_type(kind: Any) -> Any:
     """Return the type of the values, without the ways in which they are named or encoded."""
     arrow = importlib.import_module("pyarrow")
@@ -123,9 +132,13 @@ def _of_struct(fields: dict[str, Convert | None]) -> Convert | None:
 
 def _of_map(key: Convert | None, item: Convert | None) -> Convert:
     def convert_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-        return {
-            str(key(name) if key else name): item(value) if item else value for name, value in pairs
-        }
+        converted: dict[str, Any] = {}
+        for name, value in pairs:
+            text = str(key(name) if key else name)
+            content = item(value) if item else value
+            if content != converted.setdefault(text, content):
+                raise KeyTwiceError(text)
+        return converted
 
     return _optional(convert_pairs)
 

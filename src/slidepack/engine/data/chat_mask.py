@@ -152,13 +152,11 @@ def _check_text(row: ChatRow, sample: Sample) -> None:
         if missing:
             raise UnfitError(
                 "template-drops-text",
-                f"turn {index + 1} ({turn.role}): its {missing} is not in the prompt as it is",
+                f"turn {index + 1} ({turn.role}): the prompt lacks its {missing}, or alters it",
             )
     for name in _tool_names(row.tools):
         if name not in sample.text:
-            raise UnfitError(
-                "template-drops-text", f"the tool {clip(name)} is not in the prompt as it is"
-            )
+            raise UnfitError("template-drops-text", f"the prompt lacks the tool {clip(name)}")
 
 
 def _missing(turn: Turn, text: str, *, learned: bool) -> str:

@@ -181,6 +181,7 @@ class _Pass:
         judge = self._judge
         warnings = [*self._loss_issues(), *self._lint.issues()]
         rejected = self._reasons.total()
+        ignored = judge.ignored() if judge else sorted(map(clip, self._unknown))
         return DataReport(
             family=self.family,
             rows=self._rows,
@@ -191,15 +192,18 @@ class _Pass:
             repairs={str(name): count for name, count in sorted(judge.repairs.items())}
             if judge
             else {},
-            ignored_columns=tuple(judge.ignored() if judge else sorted(map(clip, self._unknown)))[
-                :_SHOWN_COLUMNS
-            ],
+            ignored_columns=tuple(ignored[:_SHOWN_COLUMNS]),
             columns=judge.columns() if judge else {},
             choices=self.decision.choices,
             issues=(*_error_issues(error), *warnings, *map(_reject_issue, self._first_rejects)),
             first_questions=tuple(self._questions),
             content_hash=self._digest.hexdigest(),
-            notes=(*self._notes, *(judge.notes() if judge else ()), *self._lint.notes()),
+            notes=(
+                *self._notes,
+                *(judge.notes() if judge else ()),
+                *_more_ignored(len(ignored)),
+                *self._lint.notes(),
+            ),
             verdict=_verdict(error, bool(warnings or rejected)),
             error=error.report if error else None,
             options=self._options,
@@ -273,6 +277,11 @@ def _error_issues(error: SlidepackError | None) -> list[Issue]:
     named = _LINE.search(report.why)
     line = int(named[1]) if named else 0
     return [Issue(line=line, code=report.code, message=text, level="error")]
+
+
+def _more_ignored(count: int) -> list[str]:
+    more = count - _SHOWN_COLUMNS
+    return [f"Ignored columns that are not listed: {more}."] if more > 0 else []
 
 
 def _reject_issue(reject: Reject) -> Issue:

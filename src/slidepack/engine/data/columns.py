@@ -55,8 +55,7 @@ REQUIRED: Final[dict[Format, tuple[str, ...]]] = {
     "preference": ("chosen", "rejected"),
 }
 
-SPEAKERS: Final = ("role", "from")
-CONTENTS: Final = ("content", "value", "text", "tool_calls", "function_call")
+_CONTENTS: Final = frozenset({"content", "value", "text", "tool_calls", "function_call"})
 
 Options = Mapping[str, tuple[str, ...]]
 
@@ -87,7 +86,7 @@ def is_conversation(value: Any) -> bool:
         return False
     for item in value:
         if type(item) is dict:
-            return ("role" in item or "from" in item) and any(name in item for name in CONTENTS)
+            return ("role" in item or "from" in item) and not _CONTENTS.isdisjoint(item)
     return False
 
 

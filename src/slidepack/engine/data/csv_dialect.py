@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 
 _SEPARATORS: Final = (",", ";", "\t", "|")
+MAX_RECORD_CHARS: Final = 8 << 20
+"""Longest row: the standard library's parser takes four bytes and more a character."""
 _EXCEL_HINT: Final = re.compile(r"sep=([^\w\n])\n")
 """A first line by which Excel tells itself the separator."""
 _SHORT_NAME: Final = re.compile(r"\w[\w.:-]{0,30}( [\w.:-]{1,20}){0,2}")
@@ -32,6 +34,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def reader(self, lines: Iterable[str]) -> Any:
         """Return a strict `csv.reader` over lines that end in a newline."""
+        # For the whole process, but nobody else reads tables.
+        csv.field_size_limit(MAX_RECORD_CHARS)
         return csv.reader(
             lines,
             delimiter=self.separator,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.csv_dialect import Dialect, sniff_dialect, why_no_name
+from slidepack.engine.data.csv_dialect import MAX_RECORD_CHARS, Dialect, sniff_dialect, why_no_name
 from slidepack.engine.data.encoding import TextReader, text_lines
 from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.rows import Reject, clip
@@ -18,8 +18,6 @@ from slidepack.engine.data.rows import Reject, clip
 _SEPARATOR_NAMES: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _INDEX_NAME: Final = re.compile(r"(Unnamed: \d+(\.\d+)?)?")
 """What pandas calls the column of its row numbers."""
-MAX_RECORD_CHARS: Final = 8 << 20
-"""Longest row: the standard library's parser takes four bytes and more a character."""
 _MAX_RETRIED_CHARS: Final = 8 * MAX_RECORD_CHARS
 """How much is read twice after broken quotes before the file is given up."""
 _MAX_ROW_LINES: Final = 100
@@ -162,8 +160,6 @@ class _Records:
 
     def rows(self) -> Iterator[tuple[int, list[str]] | Reject]:
         """Yield (line, cells) of each record that is not blank."""
-        # For the whole process, but nobody else reads tables.
-        csv.field_size_limit(MAX_RECORD_CHARS)
         records = self._dialect.reader(self._feed())
         while True:
             self._taken.clear()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -10,28 +10,19 @@ import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.encoding import TextReader
-from slidepack.engine.data.rows import Number, clip
+from slidepack.engine.data.json_values import JSON_SPACE, Decoder, breaks_off, explain
+from slidepack.engine.data.rows import clip
 
 CHUNK_CHARS: Final = 1 << 20
 MAX_VALUE_CHARS: Final = 16 << 20
 """Longest single row; a file whose first bracket never closes must not fill the memory."""
 _LARGEST_READ: Final = 4 << 20
 """A long value is tried again whenever so much more of it has been read."""
-JSON_SPACE: Final = " \t\r\n\ufeff"
-"""White space between values; a byte-order mark stands where files were joined."""
-
 _LONGEST_WORD: Final = 16
 """`-Infinity` and `\\uD83D\\uDE42` are shorter: an error further from the end of a chunk is one."""
 
-STRICT_DECODER: Final = json.JSONDecoder(
-    parse_float=Number, parse_int=Number, parse_constant=Number
-)
-"""Refuses a newline in a string: so a quote that is never closed is found on its own line."""
-
 _ROWS_NOTE: Final = "The rows do not stand on lines of their own; line numbers count the rows."
 _SPACES: Final = re.compile(f"[{JSON_SPACE}]*")
-_NEAR: Final = 200
-"""How far an explanation looks around a mistake."""
 _NUMBER_TAIL: Final = 3
 """A number goes on in the next chunk by at most `e+1` before it is one character longer."""
 
@@ -43,6 +34,8 @@ class RawRow(msgspec.Struct, frozen=True):
     value: Any
     repairs: tuple[str, ...] = ()
     """What was mended in it on reading: `encoding`."""
+    name_twice: str | None = None
+    """A name that stands twice in one of its objects: which value is meant, nobody can tell."""
 
 
 def read_array(reader: TextReader, name: str, notes: list[str]) -> Iterator[RawRow]:
@@ -58,8 +51,7 @@ def read_array(reader: TextReader, name: str, notes: list[str]) -> Iterator[RawR
     start = list(islice(rows, 2))
     if len(start) == 2 and start[0].line == start[1].line:
         notes.append(_ROWS_NOTE)
-        for number, row in enumerate(chain(start, rows), start=1):
-            yield RawRow(number, row.value)
+        yield from numbered(chain(start, rows))
     else:
         yield from chain(start, rows)
     following = cursor.peek()
@@ -68,6 +60,12 @@ def read_array(reader: TextReader, name: str, notes: list[str]) -> Iterator[RawR
         if following == "[":
             message += ': an array; lines are read where each is an object, as {"messages": […]}'
         raise cursor.error(message)
+
+
+def numbered(rows: Iterable[RawRow]) -> Iterator[RawRow]:
+    """Yield the rows with their numbers, from 1 on, as their lines."""
+    for number, row in enumerate(rows, start=1):
+        yield RawRow(number, row.value, name_twice=row.name_twice)
 
 
 def walk_array(cursor: "Cursor") -> Iterator[RawRow]:
@@ -80,11 +78,9 @@ def walk_array(cursor: "Cursor") -> Iterator[RawRow]:
     cursor.step()
     if cursor.peek() != "]":
         while True:
-            line = cursor.line
-            yield RawRow(line, cursor.take_value())
-            if cursor.goes_on("]", "array"):
-                continue
-            break
+            yield cursor.take_row()
+            if not cursor.goes_on("]", "array"):
+                break
     cursor.step()
 
 
@@ -98,6 +94,8 @@ class Cursor:
         self._buffer = ""
         self._position = 0
         self._at_end = False
+        # A newline in a string is an error: a quote never closed is found on its own line.
+        self._decoder = Decoder(strict=True)
         self.column = 1
         self.line = 1
 
@@ -131,12 +129,42 @@ class Cursor:
             raise self.error(f"a comma stands before {closing}")
         return True
 
+    def walk_names(self) -> Iterator[str]:
+        """Yield the names of the object at this place, each with the cursor at its value.
+
+        Whoever asks for the next one has gone behind the value.
+
+        Raises:
+            SlidepackError: DATA-NOT-JSON, with line and column.
+        """
+        self.step()
+        if self.peek() != "}":
+            while True:
+                if self.peek() != '"':
+                    raise self.error("a name in quotation marks is missing")
+                name = self.take_value()
+                assert isinstance(name, str)
+                if self.peek() != ":":
+                    raise self.error("a colon is missing")
+                self.step()
+                self.peek()
+                yield name
+                if not self.goes_on("}", "object"):
+                    break
+        self.step()
+
+    def take_row(self) -> RawRow:
+        """Return the value at this place as a row and go behind it."""
+        line = self.line
+        value = self.take_value()
+        return RawRow(line, value, name_twice=self._decoder.name_twice)
+
     def take_value(self) -> object:
         """Return the value at this place and go behind it."""
         chars = CHUNK_CHARS
         while True:
             try:
-                value, end = STRICT_DECODER.raw_decode(self._buffer, self._position)
+                value, end = self._decoder.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not self._may_be_cut(error):
                     message = explain(error)
@@ -189,22 +217,6 @@ class Cursor:
         self._at_end = not more
         self._buffer = self._buffer[self._position :] + more
         self._position = 0
-
-
-def explain(error: json.JSONDecodeError) -> str:
-    """Return what is wrong with a value, to stand before or after its place."""
-    before = error.doc[max(0, error.pos - _NEAR) : error.pos].rstrip(JSON_SPACE)
-    after = error.doc[error.pos : error.pos + _NEAR]
-    following = after.lstrip(f"{JSON_SPACE},")[:1]
-    if (before.endswith(",") or after.startswith(",")) and following in ("}", "]"):
-        return f"a comma stands before {following}"
-    return error.msg.removesuffix(" starting at").removesuffix(" at")
-
-
-def breaks_off(error: json.JSONDecodeError) -> bool:
-    """Return whether a value lacks its end, where nothing follows the text."""
-    rest = error.doc[error.pos : error.pos + _NEAR]
-    return error.msg.startswith("Unterminated string") or not rest.strip()
 
 
 class JsonError(SlidepackError):

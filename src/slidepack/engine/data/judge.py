@@ -7,7 +7,7 @@ from typing import Any, Final
 from slidepack.engine.data.columns import ROLES, Options, columns_of, is_conversation
 from slidepack.engine.data.families.cells import REPAIRS, Cells, RejectedError, Repair
 from slidepack.engine.data.families.table import CONVERTERS
-from slidepack.engine.data.mapping import ColumnMapping
+from slidepack.engine.data.mapping import ColumnMapping, unfold
 from slidepack.engine.data.rows import Format, Reject, Row, clip
 
 MAX_NAMES: Final = 10_000
@@ -23,6 +23,8 @@ class Judge:
         """Start with nothing seen."""
         self.family = family
         self._given = mapping.columns if mapping else {}
+        self._parts = [column for column in self._given.values() if "." in column]
+        """Columns that may be parts of objects."""
         self._convert = CONVERTERS[family]
         self._cells = Cells()
         self._finders: dict[tuple[str, ...], _Finder] = {}
@@ -48,6 +50,8 @@ class Judge:
         """
         if type(value) is not dict:
             return Reject(line=line, reason="not-an-object", detail=clip(value))
+        for column in self._parts:
+            value = unfold(value, column)
         key = tuple(value)
         finder = self._finders.get(key) or self._new_finder(key)
         cells = self._cells

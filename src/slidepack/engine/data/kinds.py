@@ -31,6 +31,10 @@ _SIGNATURES: Final = {
     b"\xd0\xcf\x11\xe0": ("an old Office document", "save the sheet as CSV"),
     b"SQLite format 3": ("a SQLite database", "export the table as CSV"),
     b"GGUF": ("a GGUF model", "choose the data file"),
+    b"version https://git-lfs.github.com/spec/": (
+        "what Git LFS keeps in place of a large file",
+        "get the file itself with `git lfs pull`",
+    ),
     b"\x89PNG": ("a picture", "choose the data file"),
     b"\xff\xd8\xff": ("a picture", "choose the data file"),
     b"%PDF": ("a PDF", "save its text as .txt"),
@@ -42,6 +46,10 @@ _JSON_SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".jsonlines")
 _TABLE_SUFFIXES: Final = (".csv", ".tsv", ".tab")
 _TEXT_SUFFIXES: Final = (".txt", ".text")
 _MARKDOWN_SUFFIXES: Final = (".md", ".markdown")
+_MARKUP: Final = (
+    (re.compile(r"<(!doctype\s+html|html|head)\b", re.IGNORECASE), "an HTML page"),
+    (re.compile(r"<\?xml\b", re.IGNORECASE), "an XML document"),
+)
 _CONTROLS: Final = re.compile("[\0-\b\x0e-\x1a\x1c-\x1f]")
 _MAX_CONTROL_SHARE: Final = 0.05
 _LINES_LOOKED_AT: Final = 50
@@ -78,6 +86,39 @@ def refuse_binary(source: Source, head: bytes) -> None:
             "The file is called Parquet or Arrow, and is neither.",
             f"{source.path.name} starts with {head[:4]!r}",
             "Copy or download the file again, or give it the suffix of what it is.",
+        )
+
+
+def refuse_markup(source: Source, sample: Sample) -> None:
+    """Refuse a page of the web: what a failed download often leaves under the name of the data.
+
+    Raises:
+        SlidepackError: DATA-FORMAT-UNKNOWN.
+    """
+    for start, what in _MARKUP:
+        if start.match(sample.text):
+            raise _unknown(
+                f"This is {what}, which is not read.",
+                f"{source.name} starts with {clip(sample.text, 60)}",
+                "Download the data file itself: a page in its place often says why that failed. "
+                f"To learn from pages, save their text as .txt. {_READ}",
+            )
+
+
+def refuse_odd_text(source: Source) -> None:
+    """Ask about plain text whose name says that it is something else.
+
+    Raises:
+        SlidepackError: DATA-AMBIGUOUS.
+    """
+    suffix = PurePath(source.inner_name).suffix
+    if suffix and suffix.lower() not in (*_TEXT_SUFFIXES, *_MARKDOWN_SUFFIXES):
+        raise SlidepackError(
+            "DATA-AMBIGUOUS",
+            f"A {clip(suffix, 20)} file is not read as data, but could be learned as plain text.",
+            why=f"{source.name} is neither JSON nor a table, and not called .txt or .md",
+            fix="To learn all of its text, say so: --format text, with --text-mode paragraph or "
+            "line for more than one row. Otherwise save its rows as JSON lines.",
         )
 
 

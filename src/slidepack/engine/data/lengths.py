@@ -1,16 +1,16 @@
 """How long rows are in tokens, measured against `max_seq_len`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-_COVERED: Final = 0.99
-"""Share of the rows that a suggested limit holds."""
+_COVERED_PERCENT: Final = 99
+"""Of the rows that a suggested limit holds."""
 _STEP: Final = 64
 """Suggested limits are multiples of it, as attention kernels like them."""
-_SHORTEST_LIMIT: Final = 64
-_QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+_PERCENTS: Final = (50, 90, 95, 99)
 
 
 class LengthBin(msgspec.Struct, frozen=True):
@@ -32,6 +32,8 @@ class LengthReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_seq_len: int
     rows_over: int
     """Rows longer than `max_seq_len`."""
+    shortest_over: int
+    """Length of the shortest of them; 0 where there is none."""
     tokens_over: int
     """Tokens of those rows behind the limit: what cutting loses."""
     tokens_in_rows_over: int
@@ -46,66 +48,49 @@ class LengthReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Share of the rows that are too long."""
         return self.rows_over / max(self.rows, 1)
 
-    @property
-    def share_of_tokens_over(self) -> float:
-        """Share of all tokens that stand behind the limit."""
-        return self.tokens_over / max(self.tokens, 1)
 
+def length_report(rows_of: Mapping[int, int], max_seq_len: int) -> LengthReport:
+    """Measure lengths against a limit.
 
-class LengthHistogram:
-    """Counts rows by length, as they stream by.
-
-    Lengths are kept exactly: even 5 GB of text have no more than some ten thousand different ones.
+    Args:
+        rows_of: rows by length, exactly: even 5 GB of text have no more than some ten thousand
+            different ones.
+        max_seq_len: the limit.
     """
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._rows: Counter[int] = Counter()
-
-    def add(self, length: int, rows: int = 1) -> None:
-        """Count rows of a length."""
-        self._rows[length] += rows
-
-    def merge(self, other: dict[int, int]) -> None:
-        """Count rows that were counted elsewhere."""
-        self._rows.update(other)
-
-    def counts(self) -> dict[int, int]:
-        """Return rows by length."""
-        return dict(self._rows)
-
-    def quantile(self, share: float) -> int:
-        """Return the length that this share of the rows does not exceed; 0 without rows."""
-        wanted = share * self._rows.total()
-        seen = 0
-        for length in sorted(self._rows):
-            seen += self._rows[length]
-            if seen >= wanted:
-                return length
-        return 0
-
-    def report(self, max_seq_len: int) -> LengthReport:
-        """Measure the lengths against a limit."""
-        over = [(length, n) for length, n in self._rows.items() if length > max_seq_len]
-        return LengthReport(
-            rows=self._rows.total(),
-            tokens=sum(length * n for length, n in self._rows.items()),
-            longest=max(self._rows, default=0),
-            quantiles={f"p{round(100 * share)}": self.quantile(share) for share in _QUANTILES},
-            max_seq_len=max_seq_len,
-            rows_over=sum(n for _, n in over),
-            tokens_over=sum((length - max_seq_len) * n for length, n in over),
-            tokens_in_rows_over=sum(length * n for length, n in over),
-            suggested=max(_SHORTEST_LIMIT, _rounded_up(self.quantile(_COVERED))),
-            bins=self._bins(),
-        )
-
-    def _bins(self) -> tuple[LengthBin, ...]:
-        bins: Counter[int] = Counter()
-        for length, rows in self._rows.items():
-            bins[1 << max(length - 1, 0).bit_length()] += rows
-        return tuple(LengthBin(upto, bins[upto]) for upto in sorted(bins))
+    over = [(length, rows) for length, rows in rows_of.items() if length > max_seq_len]
+    return LengthReport(
+        rows=sum(rows_of.values()),
+        tokens=sum(length * rows for length, rows in rows_of.items()),
+        longest=max(rows_of, default=0),
+        quantiles={f"p{percent}": _quantile(rows_of, percent) for percent in _PERCENTS},
+        max_seq_len=max_seq_len,
+        rows_over=sum(rows for _, rows in over),
+        shortest_over=min((length for length, _ in over), default=0),
+        tokens_over=sum((length - max_seq_len) * rows for length, rows in over),
+        tokens_in_rows_over=sum(length * rows for length, rows in over),
+        suggested=rounded_limit(_quantile(rows_of, _COVERED_PERCENT)),
+        bins=_bins(rows_of),
+    )
 
 
-def _rounded_up(length: int) -> int:
-    return -(-length // _STEP) * _STEP
+def rounded_limit(length: int) -> int:
+    """Return the shortest round limit that holds rows of a length."""
+    return max(_STEP, -(-length // _STEP) * _STEP)
+
+
+def _quantile(rows_of: Mapping[int, int], percent: int) -> int:
+    """Return the length that this share of the rows does not exceed; 0 without rows."""
+    wanted = percent * sum(rows_of.values())
+    seen = 0
+    for length in sorted(rows_of):
+        seen += 100 * rows_of[length]
+        if seen >= wanted:
+            return length
+    return 0
+
+
+def _bins(rows_of: Mapping[int, int]) -> tuple[LengthBin, ...]:
+    bins: Counter[int] = Counter()
+    for length, rows in rows_of.items():
+        bins[1 << max(length - 1, 0).bit_length()] += rows
+    return tuple(LengthBin(upto, bins[upto]) for upto in sorted(bins))

@@ -8,7 +8,7 @@ from typing import Final
 
 from slidepack.engine.data.personal import SECRETS, kinds_in
 from slidepack.engine.data.report import Issue
-from slidepack.engine.data.rows import ChatRow, Row, TextRow, TokensRow, is_blank
+from slidepack.engine.data.rows import ChatRow, Row, TextRow, TokensRow, is_blank, says_none
 from slidepack.engine.data.scripts import script_of
 from slidepack.engine.data.twins import Twins
 
@@ -39,6 +39,7 @@ _MEDIA: Final = (b"<image>", b"<video>", b"<audio>")
 _MESSAGES: Final = {
     "duplicate-row": "rows that say the same as an earlier one",
     "question-twice": "rows that ask what an earlier one asks, and answer differently",
+    "placeholder-answer": "rows that are answered with a word for nothing, such as Noinput",
     "empty-system": "rows with a system turn that says nothing",
     "turns-not-alternating": "conversations in which one side speaks twice in a row, or the "
     "assistant first",
@@ -74,8 +75,11 @@ class Lint:
             head = row.text[:_TRANSCRIPT_CHARS].lower()
             if any(mark in head for mark in _SPEAKERS):
                 self._count("transcript", row.line)
-        elif _is_follow_up(row.prompt):
-            self._count("follow-up", row.line)
+        else:
+            if _is_follow_up(row.prompt):
+                self._count("follow-up", row.line)
+            if says_none(row.completion):
+                self._count("placeholder-answer", row.line)
         if b"<" in encoded and any(tag in encoded for tag in _MEDIA):
             self._count("media-tag", row.line)
         self._look_for_personal(row.line, encoded)
@@ -106,13 +110,17 @@ class Lint:
         if not _alternates(row):
             self._count("turns-not-alternating", row.line)
         asked = answered = ""
+        placeholder = False
         for turn in row.messages:
             if turn.role == "user":
                 asked = asked or turn.content
             elif turn.role == "assistant":
                 answered = answered or turn.content
+                placeholder = placeholder or (turn.train and says_none(turn.content))
             elif turn.role == "system" and is_blank(turn.content):
                 self._count("empty-system", row.line)
+        if placeholder:
+            self._count("placeholder-answer", row.line)
         if row.messages[0].role != "assistant" and _is_follow_up(asked):
             self._count("follow-up", row.line)
         if asked.isascii() and answered.isascii():

@@ -1,7 +1,10 @@
-"""Columns that the user assigns by hand: `--map output=answer --map instruction=question`."""
+"""Columns that the user assigns by hand: `--map output=answer --map instruction=question`.
+
+A part of an object is named behind its column and a dot: `--map output=pos_answer.answer`.
+"""
 
 from collections.abc import Iterable
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -93,21 +96,39 @@ def known_format(form: str | None) -> Format | None:
     )
 
 
-def text_mode_of(options: CheckOptions) -> TextMode:
-    """Return what becomes a row of plain text; a document where nothing is said.
+def text_mode_of(options: CheckOptions) -> TextMode | None:
+    """Return what becomes a row of plain text; None where the user does not speak of text.
 
     Raises:
         SlidepackError: DATA-FORMAT-UNKNOWN.
     """
+    if options.text_mode is None:
+        return "document" if options.form == "text" else None
     modes: tuple[TextMode, ...] = get_args(TextMode)
     for mode in modes:
-        if options.text_mode in (mode, None):
+        if options.text_mode == mode:
             return mode
     raise SlidepackError(
         "DATA-FORMAT-UNKNOWN",
         f"Text is not read by {clip(options.text_mode)}.",
         fix=f"Use one of {', '.join(modes)}.",
     )
+
+
+def unfold(row: dict[str, Any], column: str) -> dict[str, Any]:
+    """Return the row with the parts of an object as columns, where `column` is one of them.
+
+    A column that has the dot in its own name is taken before a part.
+    """
+    dot = column.find(".")
+    while dot != -1 and column not in row:
+        outer = column[:dot]
+        parts = row.get(outer)
+        if isinstance(parts, dict):
+            others = {name: value for name, value in row.items() if name != outer}
+            row = {f"{outer}.{name}": value for name, value in parts.items()} | others
+        dot = column.find(".", dot + 1)
+    return row
 
 
 def require_columns(mapping: ColumnMapping, seen: Iterable[str]) -> None:
@@ -122,7 +143,7 @@ def require_columns(mapping: ColumnMapping, seen: Iterable[str]) -> None:
             raise _invalid(
                 f"There is no column called {clip(column)}.",
                 f"mapped to {role}; the columns are {clip(', '.join(known), 400) or 'none'}",
-                "Name one of these columns.",
+                "Name one of these columns, or a part of one that is an object: COLUMN.PART.",
             )
 
 

@@ -6,14 +6,12 @@ at parts of a conversation: it takes the finished text, and either the template'
 conversation of our own (`markers`), wherever they stand.
 """
 
-from typing import Literal
-
 from slidepack.engine.data.chat_mask import Sample, UnfitError
 from slidepack.engine.data.markers import Markers
+from slidepack.engine.data.model_report import MaskMethod
 from slidepack.engine.data.rows import ChatRow
 from slidepack.engine.data.tokenizer import ChatTokenizer
 
-MaskMethod = Literal["generation marks", "headers", "none"]
 Span = tuple[int, int]
 
 

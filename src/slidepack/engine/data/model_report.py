@@ -15,7 +15,11 @@ import msgspec
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.lengths import LengthReport
+from slidepack.engine.data.named_templates import TemplateChoice
 from slidepack.engine.data.rows import Reject
+
+MaskMethod = Literal["generation marks", "headers", "none"]
+"""What the second way of finding answers goes by; `none` where the template gives it nothing."""
 
 _MOST_PROCESSES: Final = 8
 _MODULE = "slidepack.engine.data.preflight_model"
@@ -30,7 +34,7 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A model's Hugging Face folder."""
     max_seq_len: int
     too_long: TooLong = "drop"
-    template: Literal["auto", "chatml", "alpaca", "none"] = "auto"
+    template: TemplateChoice = "auto"
     """For conversations where the model has no chat template."""
     processes: int = 2
 
@@ -75,8 +79,7 @@ class ShownRow(msgspec.Struct, frozen=True):
 class MaskReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether two independent ways of finding the answers agree, on every conversation."""
 
-    method: Literal["generation marks", "headers", "none"]
-    """What the second way goes by; `none` where the template gives it nothing to go by."""
+    method: MaskMethod
     conversations: int
     disagreeing: int
     """They are among the rejects, as `masks-disagree`."""
@@ -96,11 +99,17 @@ class ModelDataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     supervised_tokens: int
     """Tokens that the loss counts."""
     rejects: dict[str, int]
-    """By reason."""
+    """Rows of which nothing is learned, by reason."""
+    partly: dict[str, int]
+    """Rows of which some samples are learned and others left out, by reason."""
     first_rejects: tuple[Reject, ...]
-    """Up to 20, in order."""
+    """The first 20 of either, and the first of each reason."""
     lengths: LengthReport
     too_long: TooLong
+    retried: int
+    """Rows that are too long, of those that were tried with the other policies too."""
+    kept_by: dict[TooLong, int]
+    """Of these, how many each other policy keeps something of."""
     masks: MaskReport
     template: str
     """`the model's own`, `chatml`, `alpaca` or `none`."""
@@ -108,6 +117,16 @@ class ModelDataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Why a named template stands in; "" where none does."""
     shown: tuple[ShownRow, ...]
     """Up to 3 rows, with what of them is learned."""
+
+
+class Fix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of one setting that would help."""
+
+    setting: Literal["max_seq_len", "too_long", "batch_size", "allow_rejects"]
+    """Of a job, or of a check."""
+    value: int | str | bool
+    why: str
+    """What it does, for people."""
 
 
 class MeasureProgress(msgspec.Struct, frozen=True, tag_field="kind", tag="progress"):
@@ -156,8 +175,10 @@ def measure_in_process(
                     raise SlidepackError.from_report(message.error)
                 if on_rows is not None:
                     on_rows(message.rows)
+            # Its output has ended, so it is about to: with a code that says more than ours would.
+            process.wait()
         finally:
-            # Its own children end with it: they read their work from it.
+            # Its own children see that it ends, and end too.
             process.terminate()
     raise SlidepackError(
         "RUN-CRASHED",

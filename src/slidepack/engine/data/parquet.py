@@ -12,6 +12,7 @@ from typing import Any, Final
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.arrow_values import (
     Convert,
+    KeyTwiceError,
     NotTextError,
     holds_moments,
     plain_type,
@@ -150,7 +151,7 @@ def _rows(batch: Any, done: int, source: Source) -> Iterator[RawRow | Reject]:
     ]
     try:
         values = [_converted(column.to_pylist(), convert) for column, convert in columns]
-    except (UnicodeDecodeError, NotTextError):
+    except (UnicodeDecodeError, NotTextError, KeyTwiceError):
         yield from _rows_one_by_one(columns, names, batch.num_rows, done)
         return
     for line, cells in enumerate(zip(*values, strict=True), start=done + 1):
@@ -164,7 +165,7 @@ def _converted(values: list[Any], convert: Convert | None) -> list[Any]:
 def _rows_one_by_one(
     columns: list[tuple[Any, Convert | None]], names: list[str], num_rows: int, done: int
 ) -> Iterator[RawRow | Reject]:
-    """Yield the rows of a batch in which some bytes are no text."""
+    """Yield the rows of a batch of which some cannot be read."""
     for i in range(num_rows):
         value = {}
         try:
@@ -173,6 +174,8 @@ def _rows_one_by_one(
         except (UnicodeDecodeError, NotTextError):
             detail = f"the column {clip(name, 40)} holds bytes that are not UTF-8"
             yield Reject(line=done + i + 1, reason="not-text", detail=detail)
+        except KeyTwiceError as error:
+            yield RawRow(done + i + 1, {}, name_twice=error.key)
         else:
             yield RawRow(done + i + 1, value)
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.csv_table import read_table
 from slidepack.engine.data.encoding import (
@@ -22,12 +24,20 @@ from slidepack.engine.data.encoding import (
 )
 from slidepack.engine.data.json_array import Cursor, JsonError, RawRow, read_array
 from slidepack.engine.data.json_lines import read_lines
-from slidepack.engine.data.kinds import Sample, is_more_than_one_line, kind_of, refuse_binary
+from slidepack.engine.data.kinds import (
+    Sample,
+    is_more_than_one_line,
+    kind_of,
+    refuse_binary,
+    refuse_markup,
+    refuse_odd_text,
+)
 from slidepack.engine.data.opening import CHUNK_BYTES, ByteStream, Source, empty
 from slidepack.engine.data.parquet import STREAM_START, read_arrow, read_parquet
 from slidepack.engine.data.plain_text import TextMode, read_text
-from slidepack.engine.data.rows import Reject
-from slidepack.engine.data.wrapping import survey_object, unwrap, unwrap_stream
+from slidepack.engine.data.rows import Reject, clip
+from slidepack.engine.data.unwrapping import unwrap, unwrap_stream
+from slidepack.engine.data.wrapping import survey_object
 
 __all__ = ["RawRow", "TextMode", "read_rows"]
 
@@ -41,7 +51,7 @@ def read_rows(
     path: Path,
     notes: list[str] | None = None,
     *,
-    text_mode: TextMode = "document",
+    text_mode: TextMode | None = None,
     encoding: str | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Rows:
@@ -51,14 +61,15 @@ def read_rows(
         path: JSON lines, JSON, CSV, TSV, Parquet, Arrow or plain text; gzip and zstd of these.
         notes: gets a sentence for whatever the user should know about how the file was read; some
             are known only after the last row.
-        text_mode: what a row of a plain text is.
+        text_mode: what a row of a plain text is; None takes a text for a document, and asks where
+            the name of the file is none of a text.
         encoding: one of `ENCODINGS`; None finds it out.
         on_bytes: is told how many bytes of the file have been read.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-EMPTY, DATA-FORMAT-UNKNOWN, DATA-ENCODING,
             DATA-NOT-JSON for what breaks off within JSON, DATA-CUT-OFF for a damaged file,
-            DATA-AMBIGUOUS for one object with several lists of rows.
+            DATA-AMBIGUOUS for one object with several lists of rows, or a text of another name.
     """
     told = [] if notes is None else notes
     source = Source(path, on_bytes)
@@ -66,8 +77,15 @@ def read_rows(
     only_turns = True
     for row in _open_rows(source, text_mode, encoding, told):
         found_any = True
-        only_turns = only_turns and isinstance(row, RawRow) and _is_turns(row.value)
-        yield row
+        if isinstance(row, Reject):
+            only_turns = False
+            yield row
+        elif row.name_twice is not None:
+            only_turns = False
+            yield _twice(row.line, row.name_twice)
+        else:
+            only_turns = only_turns and _is_turns(row.value)
+            yield row
     source.tell(source.size)
     if source.has_garbage:
         told.append("Bytes behind the packed data are not gzip and were not read.")
@@ -82,7 +100,9 @@ def read_rows(
         )
 
 
-def _open_rows(source: Source, mode: TextMode, encoding: str | None, notes: list[str]) -> Rows:
+def _open_rows(
+    source: Source, mode: TextMode | None, encoding: str | None, notes: list[str]
+) -> Rows:
     with source.open() as stream:
         head = _read_head(stream)
     if not source.compression:
@@ -93,6 +113,7 @@ def _open_rows(source: Source, mode: TextMode, encoding: str | None, notes: list
     refuse_binary(source, head)
     file = _TextFile(source, encoding, head, notes)
     sample = file.sample()
+    refuse_markup(source, sample)
     match kind_of(source, sample):
         case "array":
             return file.array()
@@ -102,8 +123,10 @@ def _open_rows(source: Source, mode: TextMode, encoding: str | None, notes: list
             file.guess()
             return file.table()
         case "text":
+            if mode is None:
+                refuse_odd_text(source)
             file.guess()
-            return file.text(mode)
+            return file.text(mode or "document")
 
 
 def _read_head(stream: ByteStream) -> bytes:
@@ -231,7 +254,7 @@ class _TextFile:
             return
         for row in rows:
             if isinstance(row, RawRow) and reader.num_mended and _holds_replaced(row.value):
-                yield RawRow(row.line, row.value, repairs=("encoding",))
+                yield msgspec.structs.replace(row, repairs=("encoding",))
             else:
                 yield row
 
@@ -239,6 +262,11 @@ class _TextFile:
     def _reader(self) -> Iterator[TextReader]:
         with self._source.open(watched=True) as stream:
             yield TextReader(stream, self._encoding, self._source.name)
+
+
+def _twice(line: int, name: str) -> Reject:
+    detail = f"{clip(name, 40)} stands twice in one object, with values that differ"
+    return Reject(line=line, reason="name-twice", detail=detail)
 
 
 def _is_turns(value: object) -> bool:

@@ -263,7 +263,7 @@ class _Shape:
 
 
 def _kind_of(cell: Any) -> _Kind:
-    if not is_conversation(cell):
+    if type(cell) is not list or not is_conversation(cell):
         return type(cell)
     return "sharegpt" if speaks_sharegpt(cell) else "chat"
 

@@ -3,6 +3,7 @@
 import json
 import re
 import reprlib
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 _INVISIBLE: Final = "\ufeff\u200b\u200c\u200d\u2060"
+_NONE: Final = re.compile(r"\s*[<(\[]?no[ _-]?(in|out)put[>)\]]?\.?\s*", re.IGNORECASE)
+_LONGEST_NONE: Final = 40
 _INVISIBLE_TABLE: Final = dict.fromkeys(map(ord, _INVISIBLE))
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -21,8 +24,11 @@ FORMATS: Final[tuple[Format, ...]] = (
 """Families of rows. Preference pairs are recognised so that they can be refused by name."""
 
 
-class Number(msgspec.Struct, frozen=True):
-    """A number of a data file, kept as it is written, however long: `1.50` stays `1.50`."""
+class Number(msgspec.Struct, frozen=True, array_like=True):
+    """A number of a data file, kept as it is written, however long: `1.50` stays `1.50`.
+
+    Encoded, it is an array: then only the objects of a row have names in it.
+    """
 
     text: str
 
@@ -44,6 +50,18 @@ class _Short(reprlib.Repr):
             half = self.maxstring // 2
             text = f"{text[:half]}…{text[-half:]}"
         return json.dumps(text, ensure_ascii=False)
+
+    def repr_dict(self, value: dict[str, object], level: int) -> str:
+        """Return an object with its names in the order of the file."""
+        if not value or level <= 0:
+            return "{…}" if value else "{}"
+        parts = [
+            f"{self.repr1(name, level - 1)}: {self.repr1(value[name], level - 1)}"
+            for name in islice(value, self.maxdict)
+        ]
+        if len(value) > self.maxdict:
+            parts.append("…")
+        return f"{{{', '.join(parts)}}}"
 
     def repr_bool(self, value: bool, level: int) -> str:
         """Return JSON's word for it."""
@@ -200,6 +218,11 @@ def is_blank(text: str) -> bool:
     if text[:80].translate(_INVISIBLE_TABLE).strip():
         return False
     return not text.translate(_INVISIBLE_TABLE).strip()
+
+
+def says_none(text: str) -> bool:
+    """Return whether a text is a generator's word for nothing: `<noinput>`, `No output.`."""
+    return len(text) <= _LONGEST_NONE and _NONE.fullmatch(text) is not None
 
 
 def clip(value: object, limit: int = 80) -> str:

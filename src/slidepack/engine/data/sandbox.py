@@ -23,10 +23,13 @@ from slidepack.engine.data.template_limits import (
     FILTER_CHECKS,
     Budget,
     check_braces,
+    check_integer,
     check_method,
     check_operation,
 )
 
+_STEPS_A_NODE: Final = 10
+"""Of a template's program; the longest published ones have some thousand nodes."""
 _FILTER_NAMES: Final = """
     abs capitalize count d default dictsort first float format groupby indent int items join last
     length list lower map max min reject rejectattr replace reverse round safe select selectattr
@@ -65,6 +68,11 @@ class _Instrument(jinja2.visitor.NodeTransformer):
         return _call("checked", [node], node.lineno)
 
     visit_List = visit_Tuple = visit_Dict = _literal
+
+    def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Expr:
+        self.generic_visit(node)
+        sliced = isinstance(node.arg, jinja2.nodes.Slice)
+        return _call("sliced", [node], node.lineno) if sliced else node
 
 
 def _call(name: str, arguments: list[jinja2.nodes.Expr], lineno: int) -> jinja2.nodes.Call:
@@ -115,7 +123,14 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif isinstance(value, list | tuple | dict):
             self.budget.measure(value)
         else:
+            check_integer(value)
             self.budget.take()
+        return value
+
+    def sliced(self, value: Any) -> Any:
+        """Count a slice, which is a copy: one name for each would be enough to fill the memory."""
+        if isinstance(value, str | list | tuple):
+            self.budget.allow(len(value))
         return value
 
     def call(
@@ -130,7 +145,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             return __obj(*args)
         __self.budget.take()
         if isinstance(__obj, BuiltinMethodType):
-            check_method(__self.budget, __obj, args, kwargs)
+            args = check_method(__self.budget, __obj, args)
         return __self.checked(
             jinja2.sandbox.ImmutableSandboxedEnvironment.call(
                 __self, __context, __obj, *args, **kwargs
@@ -165,6 +180,8 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         tree = super()._parse(source, name, filename)
+        # Python compiles what comes of it, a step of which can take seconds and gigabytes.
+        self.budget.take(_STEPS_A_NODE * sum(1 for _ in tree.find_all(jinja2.nodes.Node)))
         _Instrument().visit(tree)
         tree.set_environment(self)
         return tree

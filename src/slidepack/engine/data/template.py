@@ -20,6 +20,7 @@ _MARK: Final = re.compile(f"{_MARK_OPEN}|{_MARK_CLOSE}")
 _GENERATION: Final = re.compile(r"\{%[-+]?\s*generation\b")
 _MAX_SOURCE: Final = 1 << 18
 """Characters; the longest published template has a tenth of that."""
+_MAX_DATE_PATTERN: Final = 200
 _TEMPLATE_FAULTS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -126,4 +127,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(form: str) -> str:
+    # The system's library asks for up to 256 times the memory of the pattern.
+    if len(form) > _MAX_DATE_PATTERN:
+        raise jinja2.TemplateError(f"a date's pattern is longer than {_MAX_DATE_PATTERN}")
     return datetime.now(UTC).astimezone().strftime(form)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 import jinja2
@@ -47,7 +47,9 @@ _METHODS: Final[dict[type, frozenset[str]]] = {
     tuple: frozenset({"count", "index"}),
 }
 """Methods whose result is no larger than what goes in; `replace` and `join` are measured first."""
-_PERCENT_WIDTH: Final = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
+_PERCENT_WIDTH: Final = re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%()]*(?:\d{4}|\*)|%\([^()]*\(")
+"""In a `%` pattern: a width of thousands, one that an argument gives, or a key with brackets of its
+own, behind which a width could stand."""
 _BRACE_WIDTH: Final = re.compile(r":[^{}]*(\d{4}|\{)")
 
 
@@ -98,7 +100,7 @@ class Budget(threading.local):
         Args:
             value: any value that a template can hold.
             plain: refuse what has no written form of its own.
-            indent: spaces that each level of nesting adds to a line.
+            indent: characters that each level of nesting may add to a part.
         """
         size = self._measured(value, plain, indent, 0)
         self.allow(size)
@@ -129,9 +131,13 @@ class Budget(threading.local):
 
 
 def check_method(
-    budget: Budget, method: types.BuiltinMethodType, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Refuse methods of Python's own types that no template needs, and results that are huge."""
+    budget: Budget, method: types.BuiltinMethodType, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Refuse methods of Python's own types that no template needs, and results that are huge.
+
+    Returns:
+        The arguments, with what can be walked only once in a list.
+    """
     owner, name = method.__self__, method.__name__
     allowed = next((names for kind, names in _METHODS.items() if isinstance(owner, kind)), ())
     if name not in allowed:
@@ -141,9 +147,10 @@ def check_method(
     if isinstance(owner, str) and name == "replace":
         _check_replace(budget, owner, *args[:2])
     elif isinstance(owner, str) and name == "join":
+        args = tuple(list(one) if isinstance(one, Iterator) else one for one in args)
         for argument in args:
-            count = len(argument) if hasattr(argument, "__len__") else 0
-            budget.allow(budget.measure(argument) + count * len(owner))
+            budget.allow(budget.measure(argument) + len(argument) * len(owner))
+    return args
 
 
 def _check_replace(budget: Budget, text: str, old: str = "", new: str = "", **_: Any) -> None:
@@ -165,6 +172,8 @@ def check_braces(budget: Budget, pattern: str, arguments: tuple[object, ...]) ->
 
 def check_operation(budget: Budget, sign: str, left: Any, right: Any) -> None:
     """Refuse an operation whose result would be huge, before it is carried out."""
+    check_integer(left)
+    check_integer(right)
     if sign == "+":
         return
     if sign == "%" and isinstance(left, str):
@@ -175,16 +184,27 @@ def check_operation(budget: Budget, sign: str, left: Any, right: Any) -> None:
                 budget.allow(budget.measure(value) * max(times, 0))
     if sign in ("*", "**") and isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * right if sign == "**" else left.bit_length() + right.bit_length()
-        if bits > _MAX_INTEGER_BITS:
-            raise TemplateLimitError("it makes a number of thousands of digits")
+        _check_bits(bits)
+
+
+def check_integer(value: object) -> None:
+    """Refuse a number with which a single division could take minutes."""
+    if isinstance(value, int):
+        _check_bits(value.bit_length())
+
+
+def _check_bits(bits: int) -> None:
+    if bits > _MAX_INTEGER_BITS:
+        raise TemplateLimitError("it makes a number of thousands of digits")
 
 
 def _check_tojson(
     budget: Budget, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     indent = kwargs.get("indent", args[2] if len(args) > 2 else None) or 0
-    width = len(indent) if isinstance(indent, str) else operator.index(indent)
-    budget.measure(args[0], indent=width)
+    width = len(indent) if isinstance(indent, str) else max(operator.index(indent), 0)
+    separators = tuple(kwargs.get("separators", args[3] if len(args) > 3 else None) or ())
+    budget.measure(args[0], indent=width + sum(len(str(one)) for one in separators))
     return args
 
 

@@ -1,6 +1,7 @@
 """Rows to samples that fit: what becomes of those longer than `max_seq_len`."""
 
 import math
+from collections.abc import Callable
 
 from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.masking import EncodedRow, encode_whole, start_ids
@@ -76,26 +77,41 @@ def _split_chat(row: ChatRow, tokenizer: ChatTokenizer, limit: int) -> list[Enco
     """Divide a conversation before questions, and fill each piece as far as it goes."""
     opening, exchanges = _exchanges(row)
     pieces: list[EncodedRow | Reject] = []
-    first = 0
-    while first < len(exchanges):
-        last, samples = (
-            first,
-            _encode_exchanges(row, opening, exchanges[first : first + 1], tokenizer),
-        )
-        while last + 1 < len(exchanges):
-            longer = _encode_exchanges(row, opening, exchanges[first : last + 2], tokenizer)
-            if any(isinstance(s, Reject) or len(s.ids) > limit for s in longer):
-                break
-            last, samples = last + 1, longer
+    while exchanges:
+
+        def encode(count: int, left: list[list[Turn]] = exchanges) -> list[EncodedRow | Reject]:
+            return _encode_exchanges(row, opening, left[:count], tokenizer)
+
+        taken, samples = _fill(encode, len(exchanges), limit)
         pieces += [
             s if isinstance(s, Reject) or len(s.ids) <= limit else _reject(s, limit)
             for s in samples
         ]
-        first = last + 1
+        exchanges = exchanges[taken:]
     kept = [piece for piece in pieces if isinstance(piece, EncodedRow)]
     # A piece without a trained answer teaches nothing, which is no loss where others do.
     lost = [p for p in pieces if isinstance(p, Reject) and p.reason != "nothing-to-learn"]
     return [*kept, *lost] or pieces[:1]
+
+
+def _fill(
+    encode: Callable[[int], list[EncodedRow | Reject]], most: int, limit: int
+) -> tuple[int, list[EncodedRow | Reject]]:
+    """Return how many exchanges fit, one at least, and their samples.
+
+    Tried are about as many numbers as that number has bits, as each encodes all of them again.
+    """
+    fitting, samples = 1, encode(1)
+    alone = any(isinstance(s, EncodedRow) and len(s.ids) > limit for s in samples)
+    beyond = 2 if alone else most + 1
+    while fitting + 1 < beyond:
+        tried = min(2 * fitting, (fitting + beyond) // 2)
+        longer = encode(tried)
+        if any(isinstance(s, Reject) or len(s.ids) > limit for s in longer):
+            beyond = tried
+        else:
+            fitting, samples = tried, longer
+    return fitting, samples
 
 
 def _encode_exchanges(

@@ -1,29 +1,23 @@
-"""Files that are one JSON object with all rows inside: in a field of it, or column by column."""
+"""Surveys a file that is one JSON object: a row, or all rows, and in which layout."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.encoding import TextReader
 from slidepack.engine.data.json_array import Cursor, RawRow, walk_array
-from slidepack.engine.data.rows import Number, Reject, clip
+from slidepack.engine.data.rows import Number, clip
 
 _CONTAINERS: Final = ("data", "train", "rows", "conversations", "examples")
 """Fields of a single object in which files keep their rows."""
 _MAX_FIELDS: Final = 1000
-"""An object with more of them is no wrapping, nor a table: its fields are ids or words."""
-_MAX_STREAMS: Final = 20
-"""A table of more columns is held in memory: each column of a stream has a buffer of its own."""
+"""An object with more of them is no wrapping, nor a table: they are words, or numbers of rows."""
 _SHOWN_FIELDS: Final = 10
 _TOKENS_FIELD: Final = "input_ids"
 """In a table each cell of it is a list; whole numbers are the tokens of one row."""
-
-_TABLE_NOTE: Final = "The file is a table by columns; line numbers count its rows from 1."
-
-OpenReader = Callable[[], AbstractContextManager[TextReader]]
+SPLIT_NAMES: Final = "columns"
+SPLIT_ROWS: Final = "data"
+_SPLIT_INDEX: Final = "index"
 
 
 class _Field(msgspec.Struct):
@@ -31,8 +25,15 @@ class _Field(msgspec.Struct):
 
     index: int
     is_list: bool = False
+    is_object: bool = False
     num_items: int = 0
     num_objects: int = 0
+    num_lists: int = 0
+    num_texts: int = 0
+    names: int = 0
+    """A hash of the names in an object, in their order."""
+    is_by_number: bool = True
+    """Whether every name in an object is a number."""
     is_conversation: bool = False
     """Whether it holds the turns of one conversation, and not rows."""
     is_whole_numbers: bool = False
@@ -46,6 +47,14 @@ class _Field(msgspec.Struct):
             if not self.num_items and not item.keys().isdisjoint(("role", "from")):
                 self.is_conversation = True
             self.num_objects += 1
+        self.num_lists += isinstance(item, list)
+        self.num_texts += isinstance(item, str)
+        self.num_items += 1
+
+    def add_name(self, name: str) -> None:
+        """Count a member of the object."""
+        self.names = hash((self.names, name))
+        self.is_by_number = self.is_by_number and name.isdecimal()
         self.num_items += 1
 
     @property
@@ -59,11 +68,28 @@ class _Field(msgspec.Struct):
         return 0 < self.num_items == self.num_objects and not self.is_conversation
 
 
-class Wrapping(msgspec.Struct, frozen=True):
+class Wrapping(msgspec.Struct):
     """An object that makes up the whole file."""
 
     line: int
-    fields: dict[str, _Field]
+    fields: dict[str, _Field] = {}
+    num_fields: int = 0
+    num_rows_by_number: int = 0
+    """Fields whose name is a number and whose content is an object."""
+    name_twice: str | None = None
+    """A name that stands twice among the fields."""
+
+    def field(self, name: str) -> _Field:
+        """Return what is to count the content of one more field."""
+        field = _Field(self.num_fields)
+        if name in self.fields:
+            self.name_twice = name
+        if self.num_fields < _MAX_FIELDS:
+            self.fields[name] = field
+        else:
+            self.fields.clear()
+        self.num_fields += 1
+        return field
 
     def container(self, file_name: str) -> str | None:
         """Return the one field that holds the rows.
@@ -79,7 +105,19 @@ class Wrapping(msgspec.Struct, frozen=True):
         return found[0] if len(found) == 1 else None
 
     def is_table(self) -> bool:
-        """Return whether the fields are columns of equal length; an object is no cell."""
+        """Return whether the fields are columns with a cell for each row."""
+        return self.has_numbered_cells() or self._has_listed_cells()
+
+    def has_numbered_cells(self) -> bool:
+        """Return whether the fields are columns as pandas writes them: cells by row number."""
+        fields = self.fields.values()
+        return (
+            all(field.is_object and field.num_items and field.is_by_number for field in fields)
+            and len({field.names for field in fields}) == 1
+        )
+
+    def _has_listed_cells(self) -> bool:
+        """Return whether each field is a list of cells; an object is no cell."""
         fields = self.fields.values()
         tokens = self.fields.get(_TOKENS_FIELD)
         return (
@@ -89,14 +127,26 @@ class Wrapping(msgspec.Struct, frozen=True):
             and all(field.num_items for field in fields)
         )
 
-    def container_note(self, container: str) -> str:
-        """Return the sentence for a file that keeps its rows in a field."""
-        note = f"The rows stand in the field {container}; line numbers count them from 1."
-        others = [clip(name, 40) for name in self.fields if name != container]
+    def is_split_table(self) -> bool:
+        """Return whether names of columns and rows of cells stand apart, as pandas splits them."""
+        if not {SPLIT_NAMES, SPLIT_ROWS} <= self.fields.keys() <= {
+            SPLIT_NAMES, SPLIT_ROWS, _SPLIT_INDEX,
+        }:  # fmt: skip
+            return False
+        names, rows = self.fields[SPLIT_NAMES], self.fields[SPLIT_ROWS]
+        return 0 < names.num_items == names.num_texts and 0 < rows.num_items == rows.num_lists
+
+    def is_rows_by_number(self) -> bool:
+        """Return whether each field is a row, called by its number."""
+        return 0 < self.num_fields == self.num_rows_by_number
+
+    def not_read(self, used: tuple[str, ...]) -> str:
+        """Return a sentence that names the other fields, with a space before it; "" for none."""
+        others = [clip(name, 40) for name in self.fields if name not in used]
         if not others:
-            return note
+            return ""
         more = ", …" if len(others) > _SHOWN_FIELDS else ""
-        return f"{note} Not read: {', '.join(others[:_SHOWN_FIELDS])}{more}."
+        return f" Not read: {', '.join(others[:_SHOWN_FIELDS])}{more}."
 
 
 def survey_object(cursor: Cursor) -> Wrapping | None:
@@ -106,121 +156,40 @@ def survey_object(cursor: Cursor) -> Wrapping | None:
         SlidepackError: DATA-NOT-JSON, where the text stops being JSON.
     """
     cursor.peek()
-    line = cursor.line
-    fields: dict[str, _Field] = {}
-    for index, name in enumerate(_walk_names(cursor)):
-        field = _Field(index)
-        if cursor.peek() == "[":
+    wrapping = Wrapping(cursor.line)
+    for name in cursor.walk_names():
+        field = wrapping.field(name)
+        following = cursor.peek()
+        if following == "[":
             field.is_list = True
             for item in walk_array(cursor):
                 field.add(item.value)
+        elif following == "{":
+            field.is_object = True
+            wrapping.num_rows_by_number += name.isdecimal()
+            for inner in cursor.walk_names():
+                field.add_name(inner)
+                cursor.take_value()
         else:
             cursor.take_value()
-        if index < _MAX_FIELDS:
-            fields[name] = field
-        else:
-            fields.clear()
-    return None if cursor.peek() else Wrapping(line, fields)
+    return None if cursor.peek() else wrapping
 
 
-def unwrap_stream(
-    wrapping: Wrapping, open_reader: OpenReader, name: str, notes: list[str]
-) -> Iterator[RawRow]:
-    """Yield the rows of a file that is one object; reads it again, piece by piece."""
-    container = wrapping.container(name)
-    with ExitStack() as stack:
-        if container is not None:
-            notes.append(wrapping.container_note(container))
-            cursor = Cursor(stack.enter_context(open_reader()), name)
-            items = _walk_field(cursor, wrapping.fields[container].index)
-            for number, item in enumerate(items, start=1):
-                yield RawRow(number, item.value)
-        elif wrapping.is_table() and len(wrapping.fields) <= _MAX_STREAMS:
-            notes.append(_TABLE_NOTE)
-            cursors = [Cursor(stack.enter_context(open_reader()), name) for _ in wrapping.fields]
-            columns = [
-                _walk_field(cursor, field.index)
-                for cursor, field in zip(cursors, wrapping.fields.values(), strict=True)
-            ]
-            for number, cells in enumerate(zip(*columns, strict=True), start=1):
-                values = [cell.value for cell in cells]
-                yield RawRow(number, dict(zip(wrapping.fields, values, strict=True)))
-        else:
-            cursor = Cursor(stack.enter_context(open_reader()), name)
-            cursor.peek()
-            value = cursor.take_value()
-            assert isinstance(value, dict)
-            yield from _unwrap_row(RawRow(wrapping.line, value), value, name, notes)
-
-
-def _walk_names(cursor: Cursor) -> Iterator[str]:
-    """Yield the names of the object at the cursor, each with the cursor before its value."""
-    cursor.step()
-    if cursor.peek() != "}":
-        while True:
-            if cursor.peek() != '"':
-                raise cursor.error("a name in quotation marks is missing")
-            name = cursor.take_value()
-            assert isinstance(name, str)
-            if cursor.peek() != ":":
-                raise cursor.error("a colon is missing")
-            cursor.step()
-            yield name
-            if not cursor.goes_on("}", "object"):
-                break
-    cursor.step()
-
-
-def _walk_field(cursor: Cursor, wanted: int) -> Iterator[RawRow]:
-    cursor.peek()
-    for index, _ in enumerate(_walk_names(cursor)):
-        cursor.peek()
-        if index == wanted:
-            yield from walk_array(cursor)
-            return
-        cursor.take_value()
-
-
-def unwrap(
-    rows: Iterator[RawRow | Reject], name: str, notes: list[str]
-) -> Iterator[RawRow | Reject]:
-    """Pass the rows of JSON lines on; where the only row holds all rows, yield those."""
-    first = next(rows, None)
-    if first is None:
-        return
-    second = next(rows, None)
-    if second is None and isinstance(first, RawRow) and isinstance(first.value, dict):
-        yield from _unwrap_row(first, first.value, name, notes)
-        return
-    yield first
-    if second is not None:
-        yield second
-    yield from rows
-
-
-def _unwrap_row(
-    row: RawRow, value: dict[str, object], name: str, notes: list[str]
-) -> Iterator[RawRow]:
-    fields = {}
-    for index, (field, content) in enumerate(value.items()):
-        fields[field] = _Field(index, is_list=isinstance(content, list))
-        for item in content if isinstance(content, list) else ():
-            fields[field].add(item)
-    wrapping = Wrapping(row.line, fields)
-    container = wrapping.container(name)
-    if container is not None:
-        notes.append(wrapping.container_note(container))
-        items = value[container]
-        assert isinstance(items, list)
-        for number, item in enumerate(items, start=1):
-            yield RawRow(number, item)
-    elif wrapping.is_table():
-        notes.append(_TABLE_NOTE)
-        columns = [column for column in value.values() if isinstance(column, list)]
-        for number, cells in enumerate(zip(*columns, strict=True), start=1):
-            yield RawRow(number, dict(zip(value, cells, strict=True)))
-    else:
-        yield row
+def survey_row(row: RawRow, value: dict[str, object]) -> Wrapping:
+    """Return what the object is that makes up the row."""
+    wrapping = Wrapping(row.line)
+    for name, content in value.items():
+        field = wrapping.field(name)
+        if isinstance(content, list):
+            field.is_list = True
+            for item in content:
+                field.add(item)
+        elif isinstance(content, dict):
+            field.is_object = True
+            wrapping.num_rows_by_number += name.isdecimal()
+            for inner in content:
+                field.add_name(inner)
+    return wrapping
 
 
 def _ambiguous(file_name: str, lists: dict[str, _Field]) -> SlidepackError:

@@ -3,12 +3,15 @@
 from typing import Any
 
 from slidepack.engine.data.families.cells import Cells, RejectedError
-from slidepack.engine.data.rows import ChatRow, Turn, clip, is_blank
+from slidepack.engine.data.rows import ChatRow, Turn, clip, is_blank, says_none
 
 
 def convert(line: int, cells: Cells) -> ChatRow:
     """Return the row as a conversation; earlier rounds of `history` are learned too."""
     instruction, given = cells.optional("instruction"), cells.optional("input")
+    if says_none(given):
+        given = ""
+        cells.repairs.add("no-input")
     question = "\n\n".join(part for part in (instruction, given) if part)
     if not question:
         raise RejectedError("no-question", cells.lack("instruction"))
@@ -21,7 +24,10 @@ def convert(line: int, cells: Cells) -> ChatRow:
 
 
 def _history(cells: Cells) -> list[Turn]:
-    history = cells.cell("history")
+    try:
+        history = cells.listed("history")
+    except ValueError as error:
+        raise RejectedError("bad-history", f"{cells.name('history')}: {error}") from error
     if history is None or history == "":
         return []
     if not isinstance(history, list):

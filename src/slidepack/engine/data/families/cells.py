@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from slidepack.engine.data.json_values import parse_json
 from slidepack.engine.data.rows import Number, clip, is_blank, mend_text
 
 Repair = Literal[
@@ -12,6 +13,8 @@ Repair = Literal[
     "surrogate",
     "encoding",
     "no-instruction",
+    "no-input",
+    "nan",
     "trailing-user-turn",
     "trailing-tool-turn",
     "trailing-system-turn",
@@ -24,6 +27,8 @@ REPAIRS: Final[dict[Repair, str]] = {
     "surrogate": "Rows in which broken characters became U+FFFD",
     "encoding": "Rows in which bytes that are no text became U+FFFD",
     "no-instruction": "Rows without an instruction, whose input was taken as the question",
+    "no-input": "Rows whose input only says that there is none, and was left out",
+    "nan": "Rows in whose tools or calls NaN or an infinity became null, as JSON has neither",
     "trailing-user-turn": "Rows whose end was left out because no answer follows it",
     "trailing-tool-turn": "Rows whose last tool turn was left out because no answer follows it",
     "trailing-system-turn": "Rows whose last system turn was left out: no answer follows it",
@@ -125,6 +130,19 @@ class Cells:
             self.repairs.add("number")
             return content.text
         return None
+
+    def listed(self, role: str) -> Any:
+        """Return the role's cell, and for a text that is a JSON list, as tables hold it, the list.
+
+        Raises:
+            ValueError: the text begins like a list and is none.
+        """
+        cell = self.cell(role)
+        if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+            return cell
+        listed = parse_json(cell)
+        self.repairs.add("json-in-text")
+        return listed
 
     def mend(self, text: str) -> str:
         """Return the text without what no file of ours can hold."""

@@ -6,9 +6,9 @@ Both are read by the same code, because files mix the two and their many names o
 from typing import Any
 
 from slidepack.engine.data.families.cells import Cells, RejectedError, Repair
-from slidepack.engine.data.families.json_text import parse_json, tools_of
+from slidepack.engine.data.families.json_text import tools_of
 from slidepack.engine.data.families.turns import read_turn
-from slidepack.engine.data.rows import ChatRow, Role, Turn, clip, is_blank
+from slidepack.engine.data.rows import ChatRow, Role, Turn, is_blank
 
 
 def convert(line: int, cells: Cells) -> ChatRow:
@@ -60,16 +60,10 @@ def _bear_silence(index: int, turn: Turn) -> None:
 
 
 def _messages(cells: Cells) -> list[Any]:
-    messages = cells.cell("messages")
-    if isinstance(messages, str) and messages.lstrip().startswith("["):
-        # A table of texts, as CSV is, holds lists as JSON.
-        try:
-            messages = parse_json(messages)
-        except ValueError as error:
-            raise RejectedError(
-                "no-messages", f"{cells.name('messages')} is {clip(messages)}"
-            ) from error
-        cells.repairs.add("json-in-text")
+    try:
+        messages = cells.listed("messages")
+    except ValueError:
+        messages = None
     if not isinstance(messages, list) or not messages:
         raise RejectedError("no-messages", f"{cells.name('messages')} is {cells.shown('messages')}")
     return messages

@@ -1,26 +1,12 @@
 """Calls of tools and lists of tools, kept as JSON text: no schema fits all of them."""
 
-import json
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from slidepack.engine.data.families.cells import Cells, RejectedError
+from slidepack.engine.data.json_values import parse_json
 from slidepack.engine.data.rows import Number, clip
-
-_NUMBERS: Final = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
-
-
-def parse_json(text: str) -> Any:
-    """Return the JSON value that a text holds, numbers as they are written.
-
-    Raises:
-        ValueError: it holds none.
-    """
-    try:
-        return _NUMBERS.decode(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def to_json(value: Any, cells: Cells) -> str:
@@ -35,8 +21,10 @@ def _plain(value: Any, cells: Cells) -> Any:
     if isinstance(value, str):
         return cells.mend(value)
     if isinstance(value, Number):
-        # NaN and its like are no JSON.
-        return msgspec.Raw(value.text.encode()) if value.text[-1].isdigit() else None
+        if value.text[-1].isdigit():
+            return msgspec.Raw(value.text.encode())
+        cells.repairs.add("nan")
+        return None
     if isinstance(value, list):
         return [_plain(item, cells) for item in value]
     if isinstance(value, dict):

@@ -5,7 +5,8 @@ from typing import Any, Final
 import msgspec
 
 from slidepack.engine.data.families.cells import Cells, RejectedError
-from slidepack.engine.data.families.json_text import call_of, parse_json, to_json
+from slidepack.engine.data.families.json_text import call_of, to_json
+from slidepack.engine.data.json_values import parse_json
 from slidepack.engine.data.rows import clip
 
 _TEXT: Final = ("text", "input_text", "output_text")

@@ -42,14 +42,14 @@ def _integers(cells: Cells, role: str) -> list[int]:
     values = cells.cell(role)
     if isinstance(values, list):
         try:
-            return [_integer(value) for value in values]
+            return [_integer(value, role == "attention_mask") for value in values]
         except ValueError:
             pass
     raise RejectedError("bad-tokens", f"{cells.name(role)} is {cells.shown(role)}")
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, int):
+def _integer(value: Any, may_be_truth: bool) -> int:
+    if type(value) is int or (may_be_truth and isinstance(value, bool)):
         return int(value)
     # Longer than any vocabulary, and Python refuses to read digits by the thousand.
     if isinstance(value, Number) and len(value.text) < 20:

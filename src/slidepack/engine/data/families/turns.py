@@ -21,7 +21,7 @@ _MARKS: Final = ("weight", "loss_weight", "train")
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 _CALLS: Final = ("tool_calls", "function_call")
 _PLAIN: Final = ({"role", "content"}, {"from", "value"})
-_READ: Final = frozenset({"role", "from", "content", "value", *_MARKS})
+_READ: Final = frozenset(_MARKS)
 _READ_OF: Final[dict[Role, frozenset[str]]] = {
     "system": _READ,
     "user": _READ,
@@ -34,17 +34,19 @@ def read_turn(index: int, message: Any, cells: Cells) -> Turn:
     """Return the message as a turn; one that says nothing has the content ""."""
     if type(message) is not dict:
         raise RejectedError("bad-message", f"turn {index} is {clip(message)}")
-    name = message["role"] if "role" in message else message.get("from")
+    speaker = "role" if "role" in message else "from"
+    name = message.get(speaker)
     role = _ROLES.get(name) or _ROLES.get(name.casefold()) if isinstance(name, str) else None
     if role is None:
-        shown = f"role {clip(name)}" if "role" in message or "from" in message else "no role"
+        shown = f"role {clip(name)}" if speaker in message else "no role"
         raise RejectedError("unknown-role", f"turn {index} has {shown}")
-    content = message["content"] if "content" in message else message.get("value")
+    said_in = "content" if "content" in message else "value" if "value" in message else "text"
+    content = message.get(said_in)
     if isinstance(content, str) and message.keys() in _PLAIN and name != "function_call":
         return Turn(role, cells.mend(content), role == "assistant")
     said = _said(index, content, cells)
     trained = _is_trained(index, message)
-    _note_unread(message, role, cells)
+    _note_unread(message, _READ_OF[role] | {speaker, said_in}, cells)
     if role == "assistant":
         if name == "function_call":
             return Turn(role, "", trained, tool_calls=calls_of_text(index, said.text, cells))
@@ -71,10 +73,15 @@ def _said(index: int, content: Any, cells: Cells) -> Parts:
 
 
 def _reasoning(message: dict[str, Any], cells: Cells) -> str:
+    thought = ""
     for name in _REASONING:
-        if text := cells.text(message.get(name)):
-            return text
-    return ""
+        content = message.get(name)
+        text = cells.text(content)
+        if text and not thought:
+            thought = text
+        elif content not in (None, "", thought):
+            cells.unread.add(_part(name, cells))
+    return thought
 
 
 def _is_trained(index: int, message: dict[str, Any]) -> bool:
@@ -103,7 +110,11 @@ def _zero_or_one(mark: Any) -> Any:
     return mark
 
 
-def _note_unread(message: dict[str, Any], role: Role, cells: Cells) -> None:
-    for name in message.keys() - _READ_OF[role]:
+def _note_unread(message: dict[str, Any], read: frozenset[str], cells: Cells) -> None:
+    for name in message.keys() - read:
         if message[name] is not None:
-            cells.unread.add(f"{cells.name('messages')}[].{name}")
+            cells.unread.add(_part(name, cells))
+
+
+def _part(name: str, cells: Cells) -> str:
+    return f"{cells.name('messages')}[].{name}"
