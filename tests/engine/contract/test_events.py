@@ -134,3 +134,13 @@ def test_commands_there_and_back(kind: Any) -> None:
     for changed in wrong:
         with pytest.raises(msgspec.ValidationError):
             decode_command(msgspec.json.encode(changed))
+
+
+def test_events_of_an_older_version_load() -> None:
+    yielded = decode_event(b'{"type":"yielded","at":1.5,"reason":"r"}')
+    assert yielded == Yielded(at=1.5, reason="r", seconds=None)
+    saved = decode_event(
+        b'{"type":"checkpoint","at":1.5,"step":4,"path":"p","seconds":0.1,"reason":"r"}'
+    )
+    assert isinstance(saved, Checkpointed)
+    assert saved.healthy

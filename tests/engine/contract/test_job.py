@@ -105,6 +105,8 @@ def _fields(**changes: Any) -> dict[str, Any]:
         {"epochs": 1e9},
         {"epochs": 0.0, "steps": 10**9},
         {"checkpoint_every_steps": -1},
+        {"checkpoint_minutes": 0.0},
+        {"checkpoint_minutes": 1441.0},
         {"seed": -1},
         {"seed": 1 << 63},
         {"method__rank": 0},

@@ -31,7 +31,14 @@ PLAN = RunPlan(
     predicted_disk_bytes=1,
     reason="fits",
 )
-IDENTITY = RunIdentity(job_id="1", attempt=2, nonce="n", resume_from=("a", "b"))
+IDENTITY = RunIdentity(
+    job_id="1",
+    attempt=2,
+    nonce="n",
+    resume_from=("a", "b"),
+    adopt_from=("c",),
+    disk_floor_bytes=7,
+)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -128,3 +135,14 @@ def test_unknown_fields_of_plan_and_identity_are_refused() -> None:
         fields = msgspec.to_builtins(value) | {"surprise": 1}
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert(fields, type(value))
+
+
+def test_an_identity_of_an_older_version_loads() -> None:
+    older = b'{"job_id":"1","attempt":2,"nonce":"n","resume_from":["a"]}'
+    identity = msgspec.json.decode(older, type=RunIdentity)
+    assert (identity.adopt_from, identity.disk_floor_bytes) == ((), 0)
+
+
+def test_a_floor_below_nothing_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="disk_floor_bytes is -1"):
+        msgspec.convert(msgspec.to_builtins(IDENTITY) | {"disk_floor_bytes": -1}, RunIdentity)

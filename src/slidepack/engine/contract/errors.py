@@ -67,6 +67,9 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "RUN-NO-RESULT": ErrorClass(59, 409),
     "RUN-FAILED": ErrorClass(60, 409),
     "RUN-PACK-MISMATCH": ErrorClass(61, 409),
+    "RUN-NO-CHECKPOINT": ErrorClass(62, 409),
+    "RUN-NOTHING-LEARNED": ErrorClass(63, 409),
+    "RUN-CHECKPOINT-OTHER-JOB": ErrorClass(64, 409),
     "RUN-INTERRUPTED": ErrorClass(130, 409),
     "DAEMON-RUNNING": ErrorClass(70, 409),
     "DAEMON-PORT-IN-USE": ErrorClass(71, 409),
@@ -77,6 +80,10 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DAEMON-SETTINGS": ErrorClass(77, 400),
     "DAEMON-INTERNAL": ErrorClass(78, 500),
     "DAEMON-DATABASE-NEWER": ErrorClass(79, 409),
+    "DAEMON-NO-LOGIND": ErrorClass(80, 503),
+    "DAEMON-POWER-REFUSED": ErrorClass(81, 409),
+    "DAEMON-NO-SYSTEMD": ErrorClass(82, 503),
+    "DAEMON-SERVICE-FAILED": ErrorClass(83, 500),
 }
 
 

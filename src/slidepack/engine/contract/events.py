@@ -91,6 +91,9 @@ class Checkpointed(Event, frozen=True, kw_only=True, tag="checkpoint"):
     path: str
     seconds: float
     reason: str
+    healthy: bool = True
+    """Whether the last losses and norms were numbers, and as usual: only from such a checkpoint
+    does another job go on (`RunIdentity.adopt_from`)."""
 
 
 class LaneJoined(Event, frozen=True, kw_only=True, tag="lane_joined"):
@@ -143,6 +146,9 @@ class Yielded(Event, frozen=True, kw_only=True, tag="yielded"):
     """The worker leaves because it was asked to; its last whole step is checkpointed."""
 
     reason: str
+    seconds: float | None = None
+    """From when the worker heard of it until its checkpoint was on disk; None where it is of an
+    older version."""
 
 
 class Failed(Event, frozen=True, kw_only=True, tag="failed"):

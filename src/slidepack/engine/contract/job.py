@@ -9,6 +9,7 @@ SPEC_VERSION: Final = 1
 MAX_SAMPLE_PROMPTS: Final = 16
 """They are answered together, each with a key/value cache of its own."""
 _MOST_EPOCHS: Final = 100_000
+_MOST_MINUTES: Final = 1440.0
 _MOST_STEPS: Final = 99_999_999
 """Checkpoints are named by steps of eight digits."""
 
@@ -194,9 +195,11 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
     """Optimizer steps."""
     eval: EvalSpec = EvalSpec()
     checkpoint_every_steps: int = 0
-    """Steps between checkpoints; 0 lets the worker space them by time."""
+    """Steps between checkpoints; 0 spaces them by time."""
     seed: int = 0
     version: int = SPEC_VERSION
+    checkpoint_minutes: float = 10.0
+    """Minutes between checkpoints that are spaced by time; there is one at each evaluation too."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot run."""
@@ -221,4 +224,9 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
             f"epochs is {self.epochs} and steps is {self.steps}; set exactly one of them above 0",
         )
         _require(self.checkpoint_every_steps >= 0, "checkpoint_every_steps must be 0 or more")
+        _require(
+            0.0 < self.checkpoint_minutes <= _MOST_MINUTES,
+            f"checkpoint_minutes is {self.checkpoint_minutes}; "
+            f"use above 0 and at most {_MOST_MINUTES:g}",
+        )
         _require(0 <= self.seed < 1 << 63, f"seed is {self.seed}; use 0 to 2^63 - 1")

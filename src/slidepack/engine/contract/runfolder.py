@@ -26,6 +26,17 @@ class RunIdentity(Frozen, frozen=True, kw_only=True):
     was restarted finds its worker again and never takes a recycled pid for one."""
     resume_from: tuple[str, ...] = ()
     """Checkpoint folders of earlier attempts, newest first; the first valid one is taken."""
+    adopt_from: tuple[str, ...] = ()
+    """Checkpoint folders of another job's attempts, newest first; the first one that is valid and
+    good is gone on from where `resume_from` names none that is. The other job may differ in what
+    `engine.contract.lineage` allows; where none of these fits, the run fails."""
+    disk_floor_bytes: int = 0
+    """What checkpoints and result leave free on their file system."""
+
+    def __post_init__(self) -> None:
+        """Refuse a floor below nothing."""
+        if self.disk_floor_bytes < 0:
+            raise ValueError(f"disk_floor_bytes is {self.disk_floor_bytes}; use 0 or more")
 
 
 class RunFolder:

@@ -69,7 +69,7 @@ def _run(folder: RunFolder | PackFolder, events: EventLog, stop: StopFlag) -> in
             Run(folder, events, stop).execute()
     except StopRequestedError as error:
         logger.info("Stopping as asked (%s); the last whole step is checkpointed.", error)
-        events.append(Yielded(at=EventLog.now(), reason=str(error)))
+        events.append(Yielded(at=EventLog.now(), reason=str(error), seconds=stop.seconds))
         return EXIT_YIELDED
     logger.info("The run is complete.")
     return 0

@@ -1,14 +1,12 @@
 """One attempt at a job, whoever runs its steps: reads its data, goes on from a checkpoint, and
 writes what comes of it into its run folder."""
 
-import hashlib
 import json
 import os
 import platform
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import torch
 
 from slidepack.engine.contract.errors import SlidepackError
@@ -20,7 +18,7 @@ from slidepack.engine.contract.events import (
     Started,
     Warned,
 )
-from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.job import JobSpec, LoraMethod
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
 from slidepack.engine.data.tokenizer import ChatTokenizer
@@ -29,11 +27,14 @@ from slidepack.engine.export.stand_in import write_stand_in
 from slidepack.engine.model.loading import eos_ids
 from slidepack.engine.resident_memory import peak_resident_bytes
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.worker.checkpoint import InvalidCheckpointError, LaneState, load_checkpoint
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData, load_data, write_rejects
+from slidepack.engine.worker.ending import check_learned
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.order import total_steps
+from slidepack.engine.worker.restore import restore
+from slidepack.engine.worker.room import require_room
+from slidepack.engine.worker.saving import Checkpoints
 from slidepack.engine.worker.stopping import StopFlag
 from slidepack.engine.worker.trainee import Trainee
 from slidepack.engine.worker.trainer import Trainer
@@ -64,7 +65,6 @@ class Attempt:
         self.events = events
         self.spec: JobSpec = folder.read_spec()
         self._identity = folder.read_identity()
-        self._spec_hash = hashlib.sha256(msgspec.json.encode(self.spec)).hexdigest()
         self._stop = stop
         self._tokenizer = tokenizer
 
@@ -112,9 +112,15 @@ class Attempt:
             )
 
     def trainer(self, trainee: Trainee, data: EncodedData, precision: str) -> Trainer:
-        """Go on from the newest valid checkpoint, report the start, and return what trains."""
-        state, resumed_from = self._restore(trainee)
+        """Go on from the newest valid checkpoint, report the start, and return what trains.
+
+        Raises:
+            StopRequestedError: a stop was asked for.
+            SlidepackError: the errors of `restore`.
+        """
         steps = total_steps(self.spec, len(data.train))
+        origin = restore(trainee, self._identity, self.spec, steps, self.warn)
+        state = origin.state
         self.events.append(
             Started(
                 at=self.events.now(),
@@ -127,14 +133,14 @@ class Attempt:
                 eval_rows=len(data.selection),
                 trainable_params=trainee.trainable_params,
                 attention=f"{trainee.attention.path}: {trainee.attention.reason}",
-                resumed_from=resumed_from,
+                resumed_from=origin.path,
             )
         )
-        if state is None:
+        # An adapter leaves its base to ask; a full fine-tuning has overwritten it by now.
+        if state is None or (origin.adopted and isinstance(self.spec.method, LoraMethod)):
             self._sample_if_it_fits(trainee, data, tuned=False, step=0)
         return Trainer(
             spec=self.spec,
-            spec_hash=self._spec_hash,
             trainee=trainee,
             data=data,
             total_steps=steps,
@@ -142,7 +148,14 @@ class Attempt:
             events=self.events,
             control=ControlReader(self.folder.control),
             stop=self._stop,
-            checkpoints=self.folder.checkpoints,
+            checkpoints=Checkpoints(
+                self.folder.checkpoints,
+                self.spec,
+                trainee,
+                self.events,
+                self._identity.disk_floor_bytes,
+                state,
+            ),
         )
 
     def finish(
@@ -153,23 +166,16 @@ class Attempt:
         plan: RunPlan,
         loss_after: float | None,
     ) -> None:
-        """Answer the questions once more, write the result, and report the end.
+        """See that it has learned, answer the questions once more, and write the result.
 
         Raises:
-            SlidepackError: RUN-DIVERGED.
+            StopRequestedError: a stop was asked for.
+            SlidepackError: RUN-DIVERGED or RUN-NOTHING-LEARNED, and there is no result; DISK-FULL.
             OSError: the disk refused.
         """
+        check_learned(trainer, trainee, self.spec.optim, loss_after, self.warn)
         self._sample_if_it_fits(trainee, data, tuned=True, step=trainer.step)
         self.phase("saving", 0, 0)
-        if not trainee.is_finite():
-            raise SlidepackError(
-                "RUN-DIVERGED",
-                "The trained weights hold values that are no numbers.",
-                why=f"after step {trainer.step}; the checkpoints before it are kept",
-                fix=f"Try again with a learning rate below {self.spec.optim.lr / 3:.1e}.",
-            )
-        if not trainee.has_learned():
-            self.warn("RUN-NOTHING-LEARNED", "The weights did not change: nothing was learned.")
         speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
         peak_host, peak_device = _peak_bytes(trainee.device)
         summary = {
@@ -244,18 +250,15 @@ class Attempt:
         """Report something that does not stop the run."""
         self.events.append(Warned(at=self.events.now(), code=code, message=message))
 
-    def _restore(self, trainee: Trainee) -> tuple[LaneState | None, str]:
-        """Go on from the newest valid checkpoint; a damaged one is named and passed."""
-        for path in self._identity.resume_from:
-            try:
-                return load_checkpoint(trainee, Path(path), self._spec_hash), path
-            except InvalidCheckpointError as error:
-                self.warn("RUN-CHECKPOINT-CORRUPT", f"A checkpoint is left out: {error}.")
-        return None, ""
-
     def _write_result(self, trainee: Trainee, summary: dict[str, float | None]) -> None:
         """Write the result aside and rename it, so that `result/` is whole or absent."""
         target = self.folder.result
+        require_room(
+            self.folder.root,
+            trainee.result_bytes,
+            self._identity.disk_floor_bytes,
+            "the result",
+        )
         temporary = target.with_name(f".result.tmp-{os.getpid()}")
         temporary.mkdir(parents=True)
         trainee.write_result(temporary, self.spec.base.name or self.spec.base.model_id)

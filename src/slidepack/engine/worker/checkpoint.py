@@ -9,6 +9,7 @@ import msgspec
 from slidepack.engine.contract.job import Frozen
 from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_folder, write_atomic
 from slidepack.engine.worker.trainee import Trainee
+from slidepack.engine.worker.watchdog import Vitals
 
 _KEPT: Final = 2
 _STATE: Final = "state.json"
@@ -29,9 +30,28 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     evaluated_step: int = -1
     """The last step whose held-out loss was measured; a stop may come before it is."""
     has_known: bool = False
-    """Whether a loss was better than guessing."""
+    """Of older versions, before there were `vitals`: whether a loss was better than guessing."""
+    fixed: dict[str, str] = msgspec.field(default_factory=dict)
+    """What may not differ in a job that adopts it (`engine.contract.lineage.fixed_part`)."""
+    healthy: bool = True
+    """Whether the last losses and norms were numbers, and as usual, when it was made."""
+    good_step: int = -1
+    """Step of the newest healthy checkpoint of the run before this one; -1 for none."""
+    eval_rows: int = 0
+    """Rows that `eval_loss_before` was measured on; 0 where it does not say."""
+    vitals: Vitals | None = None
+    """What the watchdog knew."""
+    first_losses: tuple[float, ...] = ()
+    """Training losses of the run's first steps."""
+    last_losses: tuple[float, ...] = ()
+    """Of its last ones."""
     tensors_hash: str = ""
     """Digest of the tensor files; filled in by `save_checkpoint`."""
+
+    @property
+    def newest_good_step(self) -> int:
+        """Step of the newest healthy checkpoint, this one included; -1 for none."""
+        return self.step if self.healthy else self.good_step
 
 
 class InvalidCheckpointError(Exception):
@@ -39,7 +59,7 @@ class InvalidCheckpointError(Exception):
 
 
 def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Path:
-    """Write a checkpoint durably and keep the last two.
+    """Write a checkpoint durably; keep the last two, and the newest that is healthy.
 
     A crash at any moment leaves the earlier checkpoints whole; an unfinished one has a name that
     is never resumed from.
@@ -61,9 +81,23 @@ def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Pa
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in finished_checkpoints(checkpoints)[_KEPT:]:
-        shutil.rmtree(old)
+    _remove_old(finished_checkpoints(checkpoints))
     return final
+
+
+def _remove_old(newest_first: list[Path]) -> None:
+    """Remove all but the last two, and the newest one to go on from after a divergence."""
+    good = next((path for path in newest_first if _is_healthy(path)), None)
+    for old in newest_first[_KEPT:]:
+        if old != good:
+            shutil.rmtree(old)
+
+
+def _is_healthy(folder: Path) -> bool:
+    try:
+        return read_state(folder).healthy
+    except InvalidCheckpointError:
+        return False
 
 
 def load_checkpoint(trainee: Trainee, folder: Path, spec_hash: str) -> LaneState:
@@ -73,14 +107,33 @@ def load_checkpoint(trainee: Trainee, folder: Path, spec_hash: str) -> LaneState
         InvalidCheckpointError: a file is missing, damaged, or belongs to another job; what is
             trained is as it was before the first step.
     """
-    try:
-        state = msgspec.json.decode((folder / _STATE).read_bytes(), type=LaneState)
-    except (OSError, msgspec.DecodeError) as error:
-        raise InvalidCheckpointError(f"{folder}: {error}") from error
+    state = read_state(folder)
     if state.spec_hash != spec_hash:
         raise InvalidCheckpointError(f"{folder}: it belongs to another job specification")
+    load_tensors(trainee, folder, state)
+    return state
+
+
+def read_state(folder: Path) -> LaneState:
+    """Return a checkpoint's state.
+
+    Raises:
+        InvalidCheckpointError: it is missing or damaged.
+    """
+    try:
+        return msgspec.json.decode((folder / _STATE).read_bytes(), type=LaneState)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidCheckpointError(f"{folder}: {error}") from error
+
+
+def load_tensors(trainee: Trainee, folder: Path, state: LaneState) -> None:
+    """Fill what is trained from a checkpoint's tensors.
+
+    Raises:
+        InvalidCheckpointError: a file is missing or damaged, or does not fit; what is trained is
+            as it was before the first step.
+    """
     try:
         trainee.load(folder, state.tensors_hash)
     except (OSError, ValueError) as error:
         raise InvalidCheckpointError(f"{folder}: {error}") from error
-    return state

@@ -25,6 +25,8 @@ from slidepack.engine.sliding.load_state import fill_state, state_tensors
 from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
+from slidepack.engine.worker.full_change import compare_with_base
+from slidepack.engine.worker.learning import Change
 from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
 from slidepack.kernels import AdamWState, adamw_scalars
 
@@ -62,6 +64,10 @@ class FullTrainee:
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
+        self.checkpoint_bytes = sum(
+            tensor.nbytes for one in state.states for tensor in _named(one).values()
+        )
+        self.result_bytes = sum(one.master.nbytes for one in state.states)
         # Without clipping nothing waits for the norm.
         self.applies_bad_steps = optim.clip_norm <= 0.0
         self._base = base
@@ -72,7 +78,6 @@ class FullTrainee:
         self._tighter = tighter
         self._warn = warn
         self._built: FullTrainer | None = None
-        self._changed = False
 
     @property
     def _trainer(self) -> FullTrainer:
@@ -163,9 +168,6 @@ class FullTrainee:
         driver = self._trainer.driver
         settings = self._settings(step, total_steps)
         result = driver.train_step(self._packed(rows), settings, self._optim.clip_norm)
-        self._changed |= (
-            result.applied and result.grad_norm > 0.0 and float(settings.scalars_host[1]) > 0.0
-        )
         return result.loss, result.grad_norm
 
     def _settings(self, step: int, total_steps: int) -> StepSettings:
@@ -241,16 +243,16 @@ class FullTrainee:
             self._state.clear_moments()
             fill_state(self._base, self.shape, self._state)
             raise
-        self._changed = True
 
     def is_finite(self) -> bool:
         """Return whether every weight is a number."""
         self._trainer.updates.drain()
         return all(bool(torch.isfinite(s.master).all()) for s in self._state.states)
 
-    def has_learned(self) -> bool:
-        """Return whether a step changed weights."""
-        return self._changed
+    def change(self) -> Change:
+        """Return what differs from the base, tensor by tensor."""
+        self._trainer.updates.drain()
+        return compare_with_base(self._base, self.shape, self._state, self._check_stop)
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write a Hugging Face folder in the dtype that was trained."""

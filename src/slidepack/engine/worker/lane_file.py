@@ -10,9 +10,15 @@ from slidepack.engine.contract.job import LORA_TARGETS
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
 
-__all__ = ["load_lane", "save_lane"]
+__all__ = ["lane_bytes", "load_lane", "save_lane"]
 
 _FILE: Final = "lane.safetensors"
+
+
+def lane_bytes(arena: LoraArena) -> int:
+    """Return the bytes of a lane in a checkpoint: its moments, and a master as wide as one."""
+    moments = sum(state.exp_avg.nbytes + state.exp_avg_sq.nbytes for state in arena.states())
+    return moments + moments // 2
 
 
 def save_lane(arena: LoraArena, folder: Path) -> str:

@@ -217,7 +217,13 @@ class PackRun:
 
     def _step(self) -> None:
         """Do one step of every lane."""
-        work = {lane: seat.next_step() for lane, seat in self._seats.items()}
+        work: dict[str, LaneStep] = {}
+
+        def ask(seat: Seat) -> None:
+            work[seat.ref.lane] = seat.next_step()
+
+        for seat in list(self._seats.values()):
+            self._try(seat, ask)
         rows = {lane: step.rows for lane, step in work.items()}
 
         def step() -> dict[str, StepOutcome]:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 
 from slidepack.engine.contract.errors import SlidepackError
@@ -42,6 +43,7 @@ class Seat:
         """
         self.ref = ref
         self.folder = RunFolder(Path(ref.folder))
+        self._stop = stop
         self._open = contextlib.ExitStack()
         self._open.callback(os.close, take_lock(self.folder.lock))
         try:
@@ -134,6 +136,7 @@ class Seat:
 
         Raises:
             StopRequestedError: a stop was asked for.
+            SlidepackError: the errors of `Attempt.trainer`.
         """
         assert self._data is not None
         self._trainee = trainee
@@ -141,7 +144,11 @@ class Seat:
         self._trainer.begin()
 
     def next_step(self, ahead: int = 0) -> LaneStep:
-        """Return the lane's next step, or one that comes so many after it."""
+        """Return the lane's next step, or one that comes so many after it.
+
+        Raises:
+            SlidepackError: DATA-NO-USABLE-ROWS.
+        """
         spec, trainer = self._attempt.spec, self.trainer
         return LaneStep(
             rows=trainer.next_rows(ahead),
@@ -156,7 +163,7 @@ class Seat:
 
         Raises:
             StopRequestedError: a stop was asked for.
-            SlidepackError: RUN-DIVERGED.
+            SlidepackError: the errors of `Attempt.finish`.
             OSError: the disk refused.
         """
         assert self._trainee is not None
@@ -171,11 +178,15 @@ class Seat:
         """Checkpoint the last whole step, and end the attempt so that it can be resumed.
 
         Raises:
+            SlidepackError: DISK-FULL.
             OSError: the disk refused the checkpoint; the earlier ones stand.
         """
+        begun = time.monotonic()
         if self._trainer is not None:
             self._trainer.save_unless_saved(reason)
-        self.events.append(Yielded(at=self.events.now(), reason=reason))
+        # One lane may be asked to leave, and all of them may.
+        seconds = max(self._stop.seconds, time.monotonic() - begun)
+        self.events.append(Yielded(at=self.events.now(), reason=reason, seconds=seconds))
         self.close()
 
     def fail(self, error: SlidepackError) -> None:

@@ -1,6 +1,7 @@
 """Stop requests: SIGTERM, SIGINT or a control command ask the worker to checkpoint and leave."""
 
 import signal
+import time
 from types import FrameType
 
 
@@ -14,6 +15,7 @@ class StopFlag:
     def __init__(self) -> None:
         """Start with no stop asked for."""
         self.reason = ""
+        self._asked = 0.0
 
     def listen(self) -> None:
         """Take SIGTERM and SIGINT of this process."""
@@ -22,7 +24,14 @@ class StopFlag:
 
     def request(self, reason: str) -> None:
         """Ask for a stop."""
-        self.reason = self.reason or reason
+        if not self.reason:
+            self.reason = reason
+            self._asked = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the stop was asked for; 0 where none was."""
+        return time.monotonic() - self._asked if self.reason else 0.0
 
     def check(self) -> None:
         """Raise where a stop was asked for.

@@ -16,7 +16,8 @@ from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.base import Base, open_base
-from slidepack.engine.worker.lane_file import load_lane, save_lane
+from slidepack.engine.worker.lane_file import lane_bytes, load_lane, save_lane
+from slidepack.engine.worker.learning import Change
 
 __all__ = ["LoraTrainee", "Trainee", "load_lora"]
 
@@ -32,6 +33,10 @@ class Trainee(Protocol):
     """Of weights and activations in the passes."""
     attention: LayerAttention
     trainable_params: int
+    checkpoint_bytes: int
+    """What `save` writes."""
+    result_bytes: int
+    """What `write_result` writes, but for small files."""
     applies_bad_steps: bool
     """Whether a step whose gradient is no number changes weights all the same."""
 
@@ -72,8 +77,8 @@ class Trainee(Protocol):
     def is_finite(self) -> bool:
         """Return whether everything trained is a number."""
 
-    def has_learned(self) -> bool:
-        """Return whether training changed anything."""
+    def change(self) -> Change:
+        """Return what training changed, compared with what it began with."""
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write the result into a folder of its own.
@@ -116,6 +121,8 @@ class LoraTrainee:
         self.applies_bad_steps = False
         self.arena = base.pack.lanes[lane]
         self.trainable_params = self.arena.trainable_params
+        self.checkpoint_bytes = lane_bytes(self.arena)
+        self.result_bytes = self.trainable_params * torch.float32.itemsize
         self._base = base
         self._pack = base.pack
         self._lane = lane
@@ -169,9 +176,14 @@ class LoraTrainee:
         """Return whether the adapter is all numbers."""
         return self.arena.is_finite()
 
-    def has_learned(self) -> bool:
-        """Return whether any B left zero."""
-        return self.arena.has_learned()
+    def change(self) -> Change:
+        """Return which B left zero; they begin there."""
+        moved = {
+            f"layers.{layer}.{target}": bool(pair.b.any())
+            for layer, target, pair in self.arena.named_pairs()
+        }
+        still = tuple(name for name, has_moved in moved.items() if not has_moved)
+        return Change(modules=len(moved), still=still, shows=self.arena.has_learned())
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write a PEFT folder."""

@@ -3,12 +3,10 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import (
-    Checkpointed,
     ControlDone,
     Evaluated,
     PhaseChanged,
@@ -16,47 +14,24 @@ from slidepack.engine.contract.events import (
     Warned,
 )
 from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.lineage import fixed_part, spec_hash
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.optimizer import learning_rate
 from slidepack.engine.model.loss import LossSum
-from slidepack.engine.worker.checkpoint import LaneState, save_checkpoint
+from slidepack.engine.worker.checkpoint import LaneState
+from slidepack.engine.worker.clock import RunClock
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData
 from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.learning import LossTrail
 from slidepack.engine.worker.order import RowOrder
+from slidepack.engine.worker.saving import Checkpoints
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 from slidepack.engine.worker.trainee import Trainee
-from slidepack.engine.worker.watchdog import Watchdog
+from slidepack.engine.worker.watchdog import Vitals, Watchdog
 
-CHECKPOINT_SECONDS: Final = 300.0
-"""Time between checkpoints where the job names no number of steps."""
 _EVALUATIONS_PER_RUN: Final = 10
-_CHECKPOINT_PAUSE: Final = 20.0
-_SPEED_WINDOW: Final = 20
-"""Steps over which tokens per second are averaged."""
-
-
-@dataclass(slots=True)
-class RunClock:
-    """Training time and recent speed; wall time of earlier attempts is carried in."""
-
-    seconds_before: float
-    started: float = field(default_factory=time.monotonic)
-    recent: list[tuple[float, int]] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """Training seconds of the whole run so far."""
-        return self.seconds_before + time.monotonic() - self.started
-
-    def add_step(self, seconds: float, tokens: int) -> float:
-        """Record a step and return recent tokens per second."""
-        self.recent = [*self.recent[1 - _SPEED_WINDOW :], (seconds, tokens)]
-        return sum(t for _, t in self.recent) / max(1e-9, sum(s for s, _ in self.recent))
-
-    def eta_seconds(self, steps_left: int) -> float:
-        """Return the expected seconds of the remaining steps."""
-        return steps_left * sum(s for s, _ in self.recent) / max(1, len(self.recent))
+_SHOWN_LINES: Final = 5
 
 
 class Trainer:
@@ -66,7 +41,6 @@ class Trainer:
         self,
         *,
         spec: JobSpec,
-        spec_hash: str,
         trainee: Trainee,
         data: EncodedData,
         total_steps: int,
@@ -74,11 +48,10 @@ class Trainer:
         events: EventLog,
         control: ControlReader,
         stop: StopFlag,
-        checkpoints: Path,
+        checkpoints: Checkpoints,
     ) -> None:
         """Bind everything a run needs; `state` is what a resumed run goes on from."""
         self._spec = spec
-        self._spec_hash = spec_hash
         self._trainee = trainee
         self._data = data
         self._events = events
@@ -88,8 +61,10 @@ class Trainer:
         self.total_steps = total_steps
         self.step = state.step if state else 0
         self.tokens = state.tokens if state else 0
-        self.eval_loss_before = state.eval_loss_before if state else None
-        self._evaluated_step = state.evaluated_step if state else -1
+        # A job that adopts a checkpoint may measure other rows than the one that made it.
+        same_rows = state is not None and state.eval_rows in (0, len(data.selection))
+        self.eval_loss_before = state.eval_loss_before if state and same_rows else None
+        self._evaluated_step = state.evaluated_step if state and same_rows else -1
         self.clock = RunClock(state.seconds if state else 0.0)
         self._order = RowOrder(spec)
         self._final_loss: float | None = None
@@ -98,11 +73,13 @@ class Trainer:
             trainee.shape.vocab,
             events,
             spoils=trainee.applies_bad_steps,
-            has_known=state is not None and state.has_known,
+            vitals=_vitals(state),
         )
-        self._last_checkpoint_time = time.monotonic()
-        self._checkpoint_seconds = 0.0
-        self._last_checkpoint_step = self.step if state else -1
+        self.trail = LossTrail(
+            state.first_losses if state else (),
+            state.last_losses if state else (),
+            whole=not self.step or bool(state and state.first_losses),
+        )
 
     def run(self) -> float | None:
         """Train to the end and return the final held-out loss, or None with nothing held out.
@@ -112,7 +89,7 @@ class Trainer:
 
         Raises:
             StopRequestedError: a stop was asked for; a checkpoint of the last whole step is safe.
-            SlidepackError: RUN-DIVERGED.
+            SlidepackError: RUN-DIVERGED, DISK-FULL, DATA-NO-USABLE-ROWS.
             OSError: the disk refused a checkpoint; the earlier ones stand.
         """
         try:
@@ -146,8 +123,21 @@ class Trainer:
         return self.step >= self.total_steps
 
     def next_rows(self, ahead: int = 0) -> list[EncodedRow]:
-        """Return the rows of the next step, or of one that comes so many after it."""
-        return self._order.rows_of_step(self._data.train, self.step + ahead)
+        """Return the rows of the next step, or of one that comes so many after it.
+
+        Raises:
+            SlidepackError: DATA-NO-USABLE-ROWS: the next step has no token to learn from.
+        """
+        rows = self._order.rows_of_step(self._data.train, self.step + ahead)
+        if not ahead and not any(row.num_supervised for row in rows):
+            lines = ", ".join(str(row.line) for row in rows[:_SHOWN_LINES])
+            raise SlidepackError(
+                "DATA-NO-USABLE-ROWS",
+                f"Step {self.step + 1} has no token to learn from.",
+                why=f"none is supervised in its {len(rows)} rows (line {lines})",
+                fix="Look at these rows with `slidepack data check`, and queue the job again.",
+            )
+        return rows
 
     def record_step(
         self, rows: Sequence[EncodedRow], loss: LossSum, norm: float, seconds: float
@@ -161,7 +151,8 @@ class Trainer:
         self.step += 1
         tokens = sum(len(row.ids) for row in rows)
         self.tokens += tokens
-        self._watchdog.look(self.step, loss.mean, norm, max(0, self._last_checkpoint_step))
+        self.trail.add(loss.mean)
+        self._watchdog.look(self.step, loss.mean, norm, self.good_step)
         speed = self.clock.add_step(seconds, tokens)
         self._events.append(
             Progress(
@@ -177,6 +168,11 @@ class Trainer:
                 eta_seconds=self.clock.eta_seconds(self.total_steps - self.step),
             )
         )
+
+    @property
+    def good_step(self) -> int | None:
+        """Step of the newest checkpoint that was made in good health, of any attempt."""
+        return self._checkpoints.good_step
 
     @property
     def samples(self) -> int:
@@ -246,42 +242,41 @@ class Trainer:
 
     def save_if_due(self) -> None:
         """Write a checkpoint where it is time for one."""
-        if self._checkpoint_due():
+        evaluated = self._evaluated_step == self.step
+        if not self.is_done and self._checkpoints.is_due(self.step, evaluated=evaluated):
             self.save("schedule")
 
     def save_unless_saved(self, reason: str) -> None:
         """Write a checkpoint of the last whole step, unless there is one."""
-        if self._last_checkpoint_step != self.step:
+        if not self._checkpoints.has(self.step):
             self.save(reason)
 
     def save(self, reason: str) -> None:
-        """Write a checkpoint of the last whole step and report it."""
-        begun = time.monotonic()
-        path = save_checkpoint(
-            self._trainee,
-            LaneState(
-                step=self.step,
-                total_steps=self.total_steps,
-                spec_hash=self._spec_hash,
-                eval_loss_before=self.eval_loss_before,
-                evaluated_step=self._evaluated_step,
-                seconds=self.clock.seconds,
-                tokens=self.tokens,
-                has_known=self._watchdog.has_known,
-            ),
-            self._checkpoints,
-        )
-        self._last_checkpoint_time = time.monotonic()
-        self._checkpoint_seconds = self._last_checkpoint_time - begun
-        self._last_checkpoint_step = self.step
-        self._events.append(
-            Checkpointed(
-                at=self._events.now(),
-                step=self.step,
-                path=str(path),
-                seconds=self._checkpoint_seconds,
-                reason=reason,
-            )
+        """Write a checkpoint of the last whole step and report it.
+
+        Raises:
+            SlidepackError: DISK-FULL.
+            OSError: the disk refused; the earlier ones stand.
+        """
+        self._checkpoints.save(self._state(), reason)
+
+    def _state(self) -> LaneState:
+        healthy = self._watchdog.is_healthy
+        return LaneState(
+            step=self.step,
+            total_steps=self.total_steps,
+            spec_hash=spec_hash(self._spec),
+            eval_loss_before=self.eval_loss_before,
+            evaluated_step=self._evaluated_step,
+            seconds=self.clock.seconds,
+            tokens=self.tokens,
+            fixed=fixed_part(self._spec),
+            healthy=healthy,
+            good_step=-1 if self.good_step is None else self.good_step,
+            eval_rows=len(self._data.selection),
+            vitals=self._watchdog.vitals,
+            first_losses=tuple(self.trail.first),
+            last_losses=tuple(self.trail.last),
         )
 
     def _obey(self) -> None:
@@ -300,15 +295,11 @@ class Trainer:
             )
         self._stop.check()
 
-    def _checkpoint_due(self) -> bool:
-        if self.step == self.total_steps:
-            return False
-        every = self._spec.checkpoint_every_steps
-        if every:
-            return self.step % every == 0
-        # A whole model takes its time to write; no more than a twentieth of the run goes there.
-        pause = max(CHECKPOINT_SECONDS, _CHECKPOINT_PAUSE * self._checkpoint_seconds)
-        return time.monotonic() - self._last_checkpoint_time >= pause
+
+def _vitals(state: LaneState | None) -> Vitals | None:
+    if state is None:
+        return None
+    return state.vitals or Vitals(has_known=state.has_known)
 
 
 def _finite(value: float) -> float | None:
