@@ -22,11 +22,7 @@ serve: $(VENV)/.runtime ## Run the daemon: page, API and queue
 	$(BIN)/slidepack serve
 
 service: $(VENV)/.runtime ## Install and start the daemon as a systemd service of this user
-	mkdir -p ~/.config/systemd/user
-	sed 's|/usr/bin/env slidepack|$(abspath $(BIN))/slidepack|' systemd/slidepack.service \
-		> ~/.config/systemd/user/slidepack.service
-	systemctl --user daemon-reload
-	systemctl --user enable --now slidepack
+	$(BIN)/slidepack service install
 
 doctor: $(VENV)/.runtime ## Look at the hardware and the software
 	$(BIN)/slidepack doctor
@@ -50,12 +46,17 @@ fix: $(VENV)/.dev ## Format, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The browser tests drive the system's Chromium; where it cannot be installed they skip, and say so.
+# What tests need of the system; where it cannot be installed they skip, and say so. The browser
+# tests drive Chromium; those of sleep and power a private D-Bus; those of the units systemd-analyze.
 browser:
-	@if command -v chromium >/dev/null; then :; \
+	@missing=; \
+	command -v chromium >/dev/null || missing="$$missing chromium fonts-dejavu-core"; \
+	command -v dbus-daemon >/dev/null || missing="$$missing dbus"; \
+	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
+	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; \
-	else echo "No Chromium: install it (apt install chromium) to run the browser tests."; fi
+		apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; \
+	else echo "Tests will skip: install$$missing (apt install$$missing)."; fi
 
 clean: ## Remove the environment and what was built
 	rm -rf $(VENV) node_modules build dist src/slidepack/web/static/vendor artifacts

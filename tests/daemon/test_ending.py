@@ -22,6 +22,7 @@ _FINISHED = Finished(
 )
 _YIELDED = Yielded(at=1.0, reason="SIGTERM")
 _LAST = MAX_FRUITLESS_ATTEMPTS
+_OOM = {"oom_evidence": "/proc/vmstat: oom_kill rose from 0 to 1"}
 
 
 def _failed(code: str) -> Failed:
@@ -34,7 +35,7 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         "wanted": None,
         "fruitless_attempts": 1,
         "last_log_line": "the last line",
-        "oom_killed": False,
+        "oom_evidence": "",
         "result_on_disk": False,
     }
     return decide_ending(event, **(facts | changes))
@@ -78,8 +79,23 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         (None, {"fruitless_attempts": _LAST - 1}, "interrupted", "queued", None),
         (None, {"fruitless_attempts": _LAST}, "failed", "failed", "RUN-CRASHED"),
         (None, {"fruitless_attempts": _LAST, "exit_code": None}, "failed", "failed", "RUN-CRASHED"),
-        (None, {"fruitless_attempts": _LAST, "oom_killed": True}, "failed", "failed", "RAM-KILLED"),
-        (None, {"oom_killed": True}, "interrupted", "queued", None),
+        (None, {"fruitless_attempts": _LAST, **_OOM}, "failed", "failed", "RAM-KILLED"),
+        (
+            None,
+            {"fruitless_attempts": _LAST, **_OOM, "exit_code": None},
+            "failed",
+            "failed",
+            "RAM-KILLED",
+        ),
+        # Another process was the kernel's victim.
+        (
+            None,
+            {"fruitless_attempts": _LAST, **_OOM, "exit_code": -11},
+            "failed",
+            "failed",
+            "RUN-CRASHED",
+        ),
+        (None, _OOM, "interrupted", "queued", None),
         # Ended by itself without a word: trying again would do the same.
         (None, {"exit_code": 1}, "failed", "failed", "RUN-CRASHED"),
         # The disk was too full even for the last event.
@@ -111,3 +127,20 @@ def test_a_crash_says_how_and_shows_the_last_line() -> None:
     silent = _decide(None, exit_code=3, last_log_line="")
     assert silent.error is not None
     assert silent.error.why == "exit code 3; its last words: none"
+
+
+def test_the_kernels_evidence_is_told_at_every_try() -> None:
+    again = _decide(None, **_OOM)
+    assert "oom_kill rose from 0 to 1" in again.reason
+    given_up = _decide(None, fruitless_attempts=_LAST, **_OOM)
+    assert given_up.error is not None
+    assert "oom_kill rose from 0 to 1" in given_up.error.why
+
+
+def test_a_yield_says_why_and_how_long_it_took() -> None:
+    facts = {"wanted": "yield", "wanted_why": "cs2 runs", "leave_seconds": 3.21}
+    assert _decide(_YIELDED, **facts).reason == "gave way in 3.2 s: cs2 runs"
+    killed = _decide(None, exit_code=-9, **facts)
+    assert killed.reason == "gave way in 3.2 s: cs2 runs; it goes on from its last checkpoint"
+    # Nobody asked it: somebody sent a signal.
+    assert _decide(_YIELDED).reason == "gave way: SIGTERM"

@@ -103,7 +103,7 @@ def test_a_step_that_a_later_attempt_repeats_is_in_the_chart_once(stores: Stores
         *((step, 1) for step in range(1, 4)),
         *((step, 2) for step in range(4, 9)),
     ]
-    attempts = stores.jobs.attempts(job_id)
+    attempts = stores.attempts.of(job_id)
     assert [(a.first_step, a.last_step) for a in attempts] == [(1, 5), (4, 8)]
 
 

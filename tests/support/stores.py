@@ -5,8 +5,9 @@ from multiprocessing import Queue
 from pathlib import Path
 
 from slidepack.daemon.states import JobState
+from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.database import Database
-from slidepack.daemon.store.jobs import AttemptRecord, JobStore
+from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
 
@@ -18,18 +19,19 @@ class Stores:
     folder: Path
     database: Database
     jobs: JobStore
+    attempts: AttemptStore
     runlog: RunLog
 
     def add_attempt(self, job_id: int, number: int = 1) -> AttemptRecord:
         """Record an attempt with a folder of its own."""
         folder = self.folder / f"{job_id}-{number}"
         folder.mkdir()
-        self.jobs.add_attempt(job_id, number, str(folder), f"nonce-{job_id}-{number}", 1.0)
+        self.attempts.add(job_id, number, str(folder), f"nonce-{job_id}-{number}", 1.0)
         return self.attempt(job_id, number)
 
     def attempt(self, job_id: int, number: int = 1) -> AttemptRecord:
         """Return an attempt as the database has it now."""
-        return self.jobs.attempts(job_id)[number - 1]
+        return self.attempts.of(job_id)[number - 1]
 
     def force(self, job_id: int, state: JobState) -> None:
         """Put a job into a state past the state machine."""
@@ -39,7 +41,7 @@ class Stores:
 def open_stores(folder: Path) -> Stores:
     """Open, or create, the database in a folder."""
     database = Database(folder / "slidepack.db")
-    return Stores(folder, database, JobStore(database), RunLog(database))
+    return Stores(folder, database, JobStore(database), AttemptStore(database), RunLog(database))
 
 
 def plain_spec(name: str = "plain") -> JobSpec:
@@ -66,7 +68,7 @@ def claim_jobs(folder: Path, won: "Queue[list[int]]") -> None:
     claimed = []
     while True:
         with stores.database.transaction():
-            job = stores.jobs.next_queued()
+            job = next(iter(stores.jobs.queued()), None)
             if job is None:
                 break
             stores.jobs.move(job.id, "starting", "claimed", 1.0)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC
 from itertools import product
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -10,7 +11,10 @@ import msgspec
 import pytest
 from jinja2 import UndefinedError
 
-from slidepack.daemon.doctor import Finding
+from slidepack.daemon.doctor.finding import Finding
+from slidepack.daemon.policy.holding import Hold
+from slidepack.daemon.policy.state import policy_state
+from slidepack.daemon.policy.windows import WindowState
 from slidepack.daemon.probe.amd import AmdInfo
 from slidepack.daemon.probe.cpu import CpuInfo
 from slidepack.daemon.probe.drives import Drive, Drives
@@ -179,6 +183,17 @@ def job_page(
     )
 
 
+_OPEN = WindowState(open=True, since=None, until=None)
+_FREE = policy_state(None, _OPEN, 0.0, UTC, ())
+_HELD = policy_state(
+    Hold(code="paused", reason="you paused the queue <b>", since=1.0),
+    _OPEN,
+    0.0,
+    UTC,
+    ("Windows <programs> are not seen",),
+)
+
+
 def home_page(report: HardwareReport, *, full: bool) -> HomePage:
     models = [
         ModelRecord(
@@ -232,7 +247,20 @@ def home_page(report: HardwareReport, *, full: bool) -> HomePage:
         if full
         else [],
         defaults=JobRequest(model="", dataset=0),
+        policy=_HELD if full else _FREE,
     )
+
+
+def test_the_page_offers_what_fits_how_the_policy_stands() -> None:
+    report = next(reports())
+    held, free = (
+        render("parts/policy.html", page=home_page(report, full=full)) for full in (True, False)
+    )
+    assert "You paused the queue &lt;b&gt;." in held
+    assert 'hx-post="/queue/resume"' in held
+    assert "Windows &lt;programs&gt; are not seen" in held
+    assert "Training may run at any time." in free
+    assert 'hx-post="/queue/pause"' in free
 
 
 @pytest.mark.parametrize("name", _OF_HOME)

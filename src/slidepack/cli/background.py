@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,9 @@ _POLL_SECONDS: Final = 0.05
 
 
 @contextmanager
-def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[bytes] | None]]:
+def running_daemon(
+    home: Path, environment: Mapping[str, str] = os.environ
+) -> Iterator[tuple[DaemonClient, subprocess.Popen[bytes] | None]]:
     """Yield a client of the daemon of `home`, and the process where this call started it.
 
     A daemon that was started here is stopped at the end: its jobs checkpoint and stay queued.
@@ -43,7 +45,7 @@ def running_daemon(home: Path) -> Iterator[tuple[DaemonClient, subprocess.Popen[
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=os.environ | {HOME_VARIABLE: str(home)},
+                env={**environment, HOME_VARIABLE: str(home)},
                 start_new_session=True,
             )
         yield _wait_until_ready(home, child, log_path), child

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slidepack.cli.bench_daemon import daemon
 from slidepack.cli.bench_packed import packed
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.output import print_json, print_table, say
@@ -106,6 +107,7 @@ def slide(
 
 
 app.command("packed")(packed)
+app.command("daemon")(daemon)
 
 
 @app.command("kernels")

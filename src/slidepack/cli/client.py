@@ -44,6 +44,10 @@ class DaemonClient:
         """Return the JSON of a POST."""
         return self._request("POST", path, body)
 
+    def put(self, path: str, body: object) -> Any:
+        """Return the JSON of a PUT."""
+        return self._request("PUT", path, body)
+
     def delete(self, path: str) -> None:
         """Send a DELETE."""
         self._request("DELETE", path)

@@ -11,13 +11,15 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from slidepack.daemon.doctor import Finding, Level, findings, gib
+from slidepack.daemon.doctor.finding import Finding, Level, gib
+from slidepack.daemon.doctor.judge import findings
 from slidepack.daemon.probe.cpu import CpuInfo
 from slidepack.daemon.probe.drives import Drives
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.memory import MemoryInfo
 from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware
+from slidepack.daemon.probe.setup import SetupReport, probe_setup
 from slidepack.daemon.probe.software import SoftwareInfo
 from slidepack.daemon.probe.wsl import WslInfo
 
@@ -34,6 +36,7 @@ class DoctorOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What `doctor --json` prints."""
 
     hardware: HardwareReport
+    setup: SetupReport
     findings: tuple[Finding, ...]
 
 
@@ -44,16 +47,20 @@ def doctor(json_output: bool, data_dir: Path) -> int:
         The exit code: 1 where a finding is a problem, else 0.
     """
     if json_output:
-        report = probe_hardware(data_dir, software=True)
-        found = findings(report)
-        output = msgspec.json.encode(DoctorOutput(hardware=report, findings=found))
+        report, setup, found = _examine(data_dir)
+        output = msgspec.json.encode(DoctorOutput(hardware=report, setup=setup, findings=found))
         sys.stdout.write(msgspec.json.format(output, indent=2).decode() + "\n")
     else:
-        with Console(stderr=True).status("Looking at the hardware and at PyTorch…"):
-            report = probe_hardware(data_dir, software=True)
-        found = findings(report)
+        with Console(stderr=True).status("Looking at the hardware, PyTorch and the disk…"):
+            report, _, found = _examine(data_dir)
         print_report(report, found, Console())
     return 1 if any(finding.level == "problem" for finding in found) else 0
+
+
+def _examine(data_dir: Path) -> tuple[HardwareReport, SetupReport, tuple[Finding, ...]]:
+    report = probe_hardware(data_dir, software=True)
+    setup = probe_setup(data_dir)
+    return report, setup, findings(report, setup)
 
 
 def print_report(report: HardwareReport, found: Sequence[Finding], console: Console) -> None:

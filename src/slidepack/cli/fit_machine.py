@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import typer
 
-from slidepack.daemon.doctor import training_gpus
+from slidepack.daemon.doctor.cards import training_gpus
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware

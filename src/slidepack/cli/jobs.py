@@ -1,11 +1,13 @@
 """`slidepack jobs`: the queue."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.moments import parse_moment
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.rows import FORMATS
@@ -54,9 +56,24 @@ def add(
         list[str] | None, Value(help="A question to answer before and after; repeatable.")
     ] = None,
     seed: Annotated[int | None, Value(help="Seed of everything random (0).")] = None,
+    start: Annotated[
+        str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
+    ] = None,
+    at: Annotated[str | None, Value(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
+    priority: Annotated[int | None, Value(help="Higher ones run first (0).")] = None,
+    after: Annotated[
+        list[int] | None, Value(help="Id of a job that must be completed first; repeatable.")
+    ] = None,
+    after_failure: Annotated[
+        str | None, Value(help="Where that job fails: hold this one, or run it (hold).")
+    ] = None,
+    on_failure: Annotated[
+        str | None, Value(help="Where this job fails: continue or stop the queue (continue).")
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Check a data file and queue a job on it."""
+    not_before = None if at is None else parse_moment(at, datetime.now())
     client = connect()
     given: dict[str, Any] = {
         "name": name,
@@ -73,6 +90,12 @@ def add(
         "steps": steps,
         "sample_prompts": prompt or None,
         "seed": seed,
+        "start": start,
+        "not_before": not_before,
+        "priority": priority,
+        "after": after or None,
+        "after_failure": after_failure,
+        "on_failure": on_failure,
     }
     # What was not given takes the API's own default.
     request = {key: value for key, value in given.items() if value is not None}
@@ -161,13 +184,33 @@ def resume(job_id: int, json_output: Json = False) -> None:
 
 
 @app.command("retry")
-def retry(job_id: int, json_output: Json = False) -> None:
-    """Queue an ended job again, from the start."""
-    _act(job_id, "retry", json_output)
+def retry(
+    job_id: int,
+    resume: Annotated[bool, Value("--resume", help="Go on from its last good checkpoint.")] = False,
+    lr_factor: Annotated[
+        float, Value(help="What its learning rate is multiplied by, as in 0.333.")
+    ] = 1.0,
+    json_output: Json = False,
+) -> None:
+    """Queue an ended job again."""
+    _act(job_id, "retry", json_output, {"resume": resume, "lr_factor": lr_factor})
 
 
-def _act(job_id: int, action: str, json_output: bool) -> None:
-    job = connect().post(f"/jobs/{job_id}/{action}")
+@app.command("move")
+def move(
+    job_id: int,
+    before: Annotated[int | None, Value(help="Before this job.")] = None,
+    last: Annotated[bool, Value("--last", help="To the end of the queue.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Give a job another place in the queue."""
+    if (before is None) != last:
+        raise typer.BadParameter("say --before JOB or --last")
+    _act(job_id, "move", json_output, {"before": before})
+
+
+def _act(job_id: int, action: str, json_output: bool, body: object = None) -> None:
+    job = connect().post(f"/jobs/{job_id}/{action}", body)
     if json_output:
         print_json(job)
     else:

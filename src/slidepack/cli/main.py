@@ -9,12 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
-from slidepack.cli import bench, data, jobs, models
+from slidepack.cli import bench, data, jobs, models, notify, policy, schedule, service
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.fit import fit
 from slidepack.cli.output import print_json, say
+from slidepack.cli.queue_end import queue_end
 from slidepack.cli.train import train
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.settings import data_home
@@ -32,6 +33,14 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(policy.app, name="policy")
+app.add_typer(schedule.app, name="schedule")
+app.add_typer(notify.app, name="notify")
+app.add_typer(service.app, name="service")
+app.command()(policy.pause)
+app.command()(policy.resume)
+app.command("queue-end")(queue_end)
+app.command()(notify.digest)
 app.command()(fit)
 app.command()(train)
 

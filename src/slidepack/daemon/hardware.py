@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from slidepack.daemon.doctor import training_gpus
+from slidepack.daemon.doctor.cards import training_gpus
+from slidepack.daemon.policy.gpu_sample import card_key
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware
@@ -56,6 +57,21 @@ class HardwareMonitor:
             )
         with self._lock:
             self._software = found
+
+    def forget_software(self) -> None:
+        """Ask torch anew at the next look: a card may have been lost, as in a sleep."""
+        with self._lock:
+            self._software = None
+
+    def training_cards(self) -> frozenset[str] | None:
+        """Return the keys of the cards that runs use (`card_key`); None where nobody knows."""
+        with self._lock:
+            software, report = self._software, self._fast
+        if report is None or software is None or isinstance(software, ProbeProblem):
+            return None
+        usable = next((device for device in software.torch.devices if device.supported), None)
+        found = (gpu for gpu in report.gpus if usable is not None and _is_same(gpu, usable))
+        return frozenset(map(card_key, found)) or None
 
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
@@ -116,8 +132,12 @@ def _vram(device: TorchDevice, gpus: tuple[Gpu, ...], *, whole: bool) -> int:
     if whole:
         return device.total_bytes or 0
     for gpu in gpus:
-        same_uuid = bool(device.uuid) and gpu.uuid == device.uuid
-        same_slot = bool(device.pci_address) and gpu.pci_address == device.pci_address
-        if (same_uuid or same_slot) and gpu.vram_free_bytes is not None:
+        if _is_same(gpu, device) and gpu.vram_free_bytes is not None:
             return gpu.vram_free_bytes
     return device.free_bytes or 0
+
+
+def _is_same(gpu: Gpu, device: TorchDevice) -> bool:
+    same_uuid = bool(device.uuid) and gpu.uuid == device.uuid
+    same_slot = bool(device.pci_address) and gpu.pci_address == device.pci_address
+    return same_uuid or same_slot

@@ -1,7 +1,6 @@
 """Brings models in: one importer process at a time a model, followed through its progress file."""
 
 import logging
-import os
 import re
 import shutil
 import signal
@@ -17,6 +16,7 @@ from slidepack.daemon.paths import DataPaths, expand_user
 from slidepack.daemon.settings import Settings
 from slidepack.daemon.store.catalogue import Catalogue, ModelRecord
 from slidepack.daemon.supervisor.worker_process import find_worker
+from slidepack.daemon.system.sd_notify import without_service_variables
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.events import split_complete_lines
 from slidepack.engine.contract.runfolder import NONCE_VARIABLE, write_atomic
@@ -123,7 +123,7 @@ class ModelImports:
             progress=str(folder / "progress.jsonl"),
         )
         write_atomic(folder / "request.json", msgspec.json.encode(request))
-        environment = os.environ | {NONCE_VARIABLE: nonce, "PYTHONUTF8": "1"}
+        environment = without_service_variables() | {NONCE_VARIABLE: nonce, "PYTHONUTF8": "1"}
         if self._settings.model_endpoint:
             environment["HF_ENDPOINT"] = self._settings.model_endpoint
         with (folder / "import.log").open("ab") as log:

@@ -2,15 +2,27 @@
 
 import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from slidepack.daemon.changes import Changes
 from slidepack.daemon.paths import DataPaths
-from slidepack.daemon.requests import JobRequest, freeze_job
+from slidepack.daemon.requests import (
+    JobRequest,
+    MoveRequest,
+    RetryRequest,
+    freeze_job,
+    timing_of,
+    with_lr_factor,
+)
 from slidepack.daemon.states import LIVE
+from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.runfolder import RunFolder
 
 
 class Queue:
@@ -20,25 +32,40 @@ class Queue:
         self,
         database: Database,
         jobs: JobStore,
+        attempts: AttemptStore,
         catalogue: Catalogue,
         paths: DataPaths,
         changes: Changes,
+        tonight: Callable[[float], float],
     ) -> None:
-        """Bind the stores."""
+        """Bind the stores.
+
+        Args:
+            database: for transactions over several stores.
+            jobs: the queue.
+            attempts: the tries at its jobs.
+            catalogue: models and datasets.
+            paths: the data directory.
+            changes: told about every change.
+            tonight: when the next window opens, for a moment; both unix time in seconds.
+        """
         self._db = database
         self._jobs = jobs
+        self._attempts = attempts
         self._catalogue = catalogue
         self._paths = paths
         self._changes = changes
+        self._tonight = tonight
 
     def add(self, request: JobRequest) -> JobRecord:
         """Freeze and queue a job.
 
         Raises:
-            SlidepackError: as `freeze_job`.
+            SlidepackError: as `freeze_job`, RUN-NOT-FOUND where it comes after no job.
         """
         spec = freeze_job(request, self._catalogue, self._paths)
-        job = self._jobs.add(spec, time.time())
+        now = time.time()
+        job = self._jobs.add(spec, now, timing_of(request, self._tonight(now)))
         self._changes.bump()
         return job
 
@@ -61,6 +88,8 @@ class Queue:
     def resume(self, job_id: int) -> JobRecord:
         """Put a paused job back where it stood in the queue.
 
+        One that was paused because a job before it failed runs all the same.
+
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-STATE where it is not paused.
         """
@@ -68,23 +97,64 @@ class Queue:
             job = self._jobs.get(job_id)
             if job.state != "paused":
                 raise _wrong_state(job, "resumed")
+            before = self._jobs.states_of(job.after).values()
+            if any(state in ("failed", "cancelled") for state in before):
+                self._jobs.run_after_failure(job_id)
             self._jobs.set_error(job_id, None)
             self._jobs.move(job_id, "queued", "resumed; waits for its turn", time.time())
         self._changes.bump()
         return self._jobs.get(job_id)
 
-    def retry(self, job_id: int) -> JobRecord:
-        """Queue a new job with the same specification as an ended one.
+    def retry(self, job_id: int, request: RetryRequest | None = None) -> JobRecord:
+        """Queue a new job with the specification of an ended one.
+
+        What waits for the ended job waits for the new one from now on.
 
         Raises:
-            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended.
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-SPEC-INVALID,
+                RUN-NO-CHECKPOINT where it is to go on from a checkpoint and has none.
         """
-        job = self._jobs.get(job_id)
-        if not job.terminal:
-            raise _wrong_state(job, "retried")
-        again = self._jobs.add(self._jobs.spec(job_id), time.time())
+        how = request or RetryRequest()
+        with self._db.transaction():
+            job = self._jobs.get(job_id)
+            if not job.terminal:
+                raise _wrong_state(job, "retried")
+            if how.resume and not self._has_checkpoint(job_id):
+                raise SlidepackError(
+                    "RUN-NO-CHECKPOINT",
+                    f"Job {job_id} left no checkpoint to go on from.",
+                    why="it ended before its first one, or they were deleted",
+                    fix="Retry it from the start.",
+                )
+            spec = with_lr_factor(self._jobs.spec(job_id), how.lr_factor)
+            again = self._jobs.add(
+                spec,
+                time.time(),
+                JobTiming(priority=job.priority, any_time=job.any_time, on_failure=job.on_failure),
+                adopts=job_id if how.resume else None,
+            )
+            self._jobs.wait_for_instead(job_id, again.id)
         self._changes.bump()
         return again
+
+    def move(self, job_id: int, request: MoveRequest) -> JobRecord:
+        """Give a job another place in the queue.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where one of both has ended.
+        """
+        with self._db.transaction():
+            for moved in (job_id, request.before):
+                if moved is not None and self._jobs.get(moved).terminal:
+                    raise _wrong_state(self._jobs.get(moved), "moved")
+            if job_id != request.before:
+                self._jobs.place(job_id, request.before)
+        self._changes.bump()
+        return self._jobs.get(job_id)
+
+    def _has_checkpoint(self, job_id: int) -> bool:
+        folders = (RunFolder(Path(attempt.folder)) for attempt in self._attempts.of(job_id))
+        return any(folder.list_checkpoints() for folder in folders)
 
     def forget_model(self, model_id: str) -> None:
         """Take a model off the list; what was converted or downloaded for it is deleted.

@@ -7,6 +7,7 @@ import msgspec
 
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.store.catalogue import Catalogue, DatasetRecord
+from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import (
     LORA_TARGETS,
@@ -61,6 +62,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     test_fraction: float = 0.0
     eval_every_steps: int = 0
     checkpoint_every_steps: int = 0
+    checkpoint_minutes: float = 10.0
     sample_prompts: tuple[str, ...] = ()
     seed: int = 0
 
@@ -79,6 +81,31 @@ class JobRequest(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Id of a dataset."""
     held_out: int | None = None
     """Id of a dataset that is only measured, never trained; None takes a tenth of the rows."""
+    start: Literal["auto", "now", "tonight"] = "auto"
+    """`auto` keeps to the policy's windows, `now` does not, `tonight` waits for the next one."""
+    not_before: float | None = None
+    """Unix time in seconds before which it does not start."""
+    priority: int = 0
+    after: tuple[int, ...] = ()
+    """Jobs that must be completed first."""
+    after_failure: Literal["hold", "run"] = "hold"
+    on_failure: Literal["continue", "stop"] = "continue"
+
+
+class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an ended job is tried again."""
+
+    resume: bool = False
+    """Go on from its last good checkpoint instead of from the start."""
+    lr_factor: float = 1.0
+    """What its learning rate is multiplied by."""
+
+
+class MoveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where in the queue a job goes."""
+
+    before: int | None = None
+    """Before this job; it takes that job's priority. None is the end of the queue."""
 
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -101,6 +128,37 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A folder or a GGUF file on the daemon's machine, or a hub id."""
     name: str = ""
     revision: str = ""
+
+
+def timing_of(request: JobRequest, tonight: float) -> JobTiming:
+    """Return when a job may run.
+
+    Args:
+        request: of the job.
+        tonight: unix time in seconds at which the next window opens.
+
+    Raises:
+        SlidepackError: RUN-SPEC-INVALID.
+    """
+    earliest = [request.not_before] if request.not_before is not None else []
+    if request.start == "tonight":
+        earliest.append(tonight)
+    try:
+        return JobTiming(
+            priority=request.priority,
+            not_before=max(earliest, default=None),
+            any_time=request.start == "now",
+            after=request.after,
+            after_failure=request.after_failure,
+            on_failure=request.on_failure,
+        )
+    except ValueError as error:
+        raise SlidepackError(
+            "RUN-SPEC-INVALID",
+            "The job cannot be scheduled so.",
+            why=str(error),
+            fix="Change the value named.",
+        ) from error
 
 
 def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> JobSpec:
@@ -179,6 +237,7 @@ def job_spec(
                 sample_prompts=settings.sample_prompts,
             ),
             checkpoint_every_steps=settings.checkpoint_every_steps,
+            checkpoint_minutes=settings.checkpoint_minutes,
             seed=settings.seed,
         )
     except ValueError as error:
@@ -188,6 +247,25 @@ def job_spec(
             why=str(error),
             fix="Change the value named.",
         ) from error
+
+
+def with_lr_factor(spec: JobSpec, factor: float) -> JobSpec:
+    """Return a specification with another learning rate.
+
+    Raises:
+        SlidepackError: RUN-SPEC-INVALID.
+    """
+    try:
+        # A struct's `replace` checks nothing.
+        optim = OptimSpec(**(msgspec.structs.asdict(spec.optim) | {"lr": spec.optim.lr * factor}))
+    except ValueError as error:
+        raise SlidepackError(
+            "RUN-SPEC-INVALID",
+            "The job cannot be retried so.",
+            why=str(error),
+            fix="Choose another lr_factor.",
+        ) from error
+    return msgspec.structs.replace(spec, optim=optim)
 
 
 def _method(settings: JobSettings) -> LoraMethod | FullMethod:

@@ -1,34 +1,61 @@
 """The daemon's parts, put together, and the clock that drives them."""
 
+import functools
 import logging
+import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from slidepack.daemon.aftermath import Aftermath
 from slidepack.daemon.changes import Changes
+from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.imports import ModelImports
+from slidepack.daemon.notices.notices import Notices
+from slidepack.daemon.outlook import outlook
 from slidepack.daemon.paths import DataPaths
+from slidepack.daemon.policy.gpu_sample import no_gpus, sample_gpus
+from slidepack.daemon.policy.watch import PolicyWatch
+from slidepack.daemon.policy.windows_side import WindowsSide
+from slidepack.daemon.probe.wsl import under_wsl
 from slidepack.daemon.queue import Queue
+from slidepack.daemon.rounds import Rounds
 from slidepack.daemon.settings import Settings
+from slidepack.daemon.sleeping import Sleeping
+from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.catalogue import Catalogue, Sessions
 from slidepack.daemon.store.database import Database
+from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.store.runlog import RunLog
+from slidepack.daemon.supervisor.gate import PolicyGate
+from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.supervisor import Supervisor
+from slidepack.daemon.supervisor.worker_process import current_boot_id
+from slidepack.daemon.system.desktop import DesktopInhibitor, session_bus
+from slidepack.daemon.system.logind import Logind
+from slidepack.daemon.system.queue_end import QueueEnd
+from slidepack.daemon.system.sd_notify import Notifier, Watchdog
+from slidepack.daemon.system.sleep_guard import SleepGuard
 from slidepack.daemon.uploads import Uploads
 from slidepack.engine.contract.errors import SlidepackError
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.25
+_LOOK_SECONDS: Final = 1.0
+_TELL_SECONDS: Final = 5.0
 _PROBE_SECONDS: Final = 120.0
 """Between looks at torch while its last answer leaves the hardware unusable."""
+_PARTS: Final = ("queue", "policy")
+"""Threads of the clock without which the daemon is dead, whatever else still runs."""
 
 
 class Service:
@@ -38,36 +65,64 @@ class Service:
         """Open the database and wire the parts; nothing runs until `start`.
 
         Raises:
-            SlidepackError: DISK-UNWRITABLE or DISK-FULL.
+            SlidepackError: DISK-UNWRITABLE, DISK-FULL, DAEMON-DATABASE-NEWER or DAEMON-SETTINGS.
         """
         paths.create()
         self.paths = paths
         self.settings = settings
         self.changes = Changes()
-        self.database = Database(paths.database)
-        self.jobs = JobStore(self.database)
-        self.runlog = RunLog(self.database)
-        self.catalogue = Catalogue(self.database)
-        self.sessions = Sessions(self.database)
+        self.notifier = Notifier.from_environment(os.environ, os.getpid())
+        self._watchdog = Watchdog(self.notifier, _PARTS)
+        self._open_stores()
         self.hardware = HardwareMonitor(paths.home)
+        self.policy = PolicyWatch(
+            self.documents,
+            sample=no_gpus if settings.device == "cpu" else sample_gpus,
+            windows_side=WindowsSide() if under_wsl() else None,
+            changed=self.changes.bump,
+        )
+        self.notices = Notices(
+            self.database,
+            self.documents,
+            self.changes,
+            outlook=functools.partial(outlook, self.policy),
+        )
         self.uploads = Uploads(self.catalogue, paths, settings)
         self.imports = ModelImports(self.catalogue, paths, settings, self.changes)
-        self.queue = Queue(self.database, self.jobs, self.catalogue, paths, self.changes)
-        self.supervisor = Supervisor(
-            database=self.database,
+        self.queue = Queue(
+            self.database,
+            self.jobs,
+            self.attempts,
+            self.catalogue,
+            paths,
+            self.changes,
+            self.policy.tonight,
+        )
+        self.supervisor = self._supervisor()
+        logind = Logind()
+        self.queue_end = QueueEnd(self.documents, logind, current_boot_id())
+        self.guard = SleepGuard(
+            logind,
+            Sleeping(self.policy, self.supervisor, self.hardware, self.queue_end),
+            desktop=DesktopInhibitor(session_bus(os.environ)),
+        )
+        self._rounds = Rounds(
             jobs=self.jobs,
-            runlog=self.runlog,
-            starter=Starter(
-                self.database, self.jobs, self.catalogue, self.hardware, paths, settings
-            ),
-            changes=self.changes,
-            stop_seconds=settings.worker_stop_seconds,
+            attempts=self.attempts,
+            hardware=self.hardware,
+            policy=self.policy,
+            notices=self.notices,
+            guard=self.guard,
+            queue_end=self.queue_end,
+            our_pids=lambda: [worker.pid for worker in self.supervisor.running()],
         )
         self.stopping = threading.Event()
         """Set while the daemon ends; live streams close themselves."""
-        self._last_problem = ""
+        self._problems: dict[str, str] = {}
         self._clock = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(1), "slow": ThreadPoolExecutor(1)},
+            executors={
+                name: ThreadPoolExecutor(1) for name in ("default", "slow", "looks", "tells")
+            },
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
 
@@ -78,33 +133,103 @@ class Service:
         self.uploads.clean_up()
         # Only jobs that repeat: one that ends is removed by the scheduler's own thread, which fails
         # where a shutdown comes between.
-        self._clock.add_job(
-            self.hardware.probe_software_where_needed,
-            "interval",
-            seconds=_PROBE_SECONDS,
-            next_run_time=datetime.now(UTC),
-            executor="slow",
-        )
-        self._clock.add_job(self._tick, "interval", seconds=_TICK_SECONDS)
+        for work, seconds, executor in (
+            (self.hardware.probe_software_where_needed, _PROBE_SECONDS, "slow"),
+            (self._tick, _TICK_SECONDS, "default"),
+            (self._look, _LOOK_SECONDS, "looks"),
+            (self._tell, _TELL_SECONDS, "tells"),
+        ):
+            self._clock.add_job(
+                work,
+                "interval",
+                seconds=seconds,
+                next_run_time=datetime.now(UTC),
+                executor=executor,
+            )
         self._clock.start()
+        self.guard.start()
 
     def stop(self) -> None:
         """Let every worker checkpoint and leave, then stop the clock."""
         self.stopping.set()
+        self.notifier.stopping("running jobs write a checkpoint")
+        self.notifier.extend_timeout(self.supervisor.longest_stop_seconds + _TELL_SECONDS)
         try:
             self.supervisor.shut_down()
         finally:
+            self.guard.stop()
             self._clock.shutdown(wait=True)
+            self.notices.stop(time.time())
             self.imports.stop()
 
+    def _open_stores(self) -> None:
+        self.database = Database(self.paths.database)
+        self.documents = Documents(self.database)
+        self.jobs = JobStore(self.database)
+        self.attempts = AttemptStore(self.database)
+        self.runlog = RunLog(self.database)
+        self.catalogue = Catalogue(self.database)
+        self.sessions = Sessions(self.database)
+
+    def _supervisor(self) -> Supervisor:
+        aftermath = Aftermath(self.notices, self.policy)
+        gate = PolicyGate(self.policy)
+        starter = Starter(
+            database=self.database,
+            jobs=self.jobs,
+            attempts=self.attempts,
+            catalogue=self.catalogue,
+            hardware=self.hardware,
+            paths=self.paths,
+            settings=self.settings,
+            room=DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9)),
+            outcomes=aftermath,
+            reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
+            alive=self._queue_lives,
+        )
+        return Supervisor(
+            database=self.database,
+            jobs=self.jobs,
+            attempts=self.attempts,
+            runlog=self.runlog,
+            next_job=NextJob(
+                database=self.database,
+                jobs=self.jobs,
+                starter=starter,
+                gate=gate,
+                outcomes=aftermath,
+            ),
+            gate=gate,
+            outcomes=aftermath,
+            changes=self.changes,
+            stop_seconds=self.settings.worker_stop_seconds,
+        )
+
     def _tick(self) -> None:
+        self._guarded("queue", self._tick_queue)
+        self._queue_lives()
+
+    def _queue_lives(self) -> None:
+        self._watchdog.alive("queue", time.monotonic())
+
+    def _tick_queue(self) -> None:
+        self.supervisor.tick(time.time())
+        self.imports.tick()
+
+    def _look(self) -> None:
+        self._guarded("policy", self._rounds.look)
+        self._watchdog.alive("policy", time.monotonic())
+
+    def _tell(self) -> None:
+        self._guarded("notices", self._rounds.tell)
+
+    def _guarded(self, part: str, work: Callable[[], None]) -> None:
         try:
-            self.supervisor.tick(time.time())
-            self.imports.tick()
+            work()
         except (SlidepackError, OSError) as error:
-            # A full disk, most of all: nothing is lost, and the next tick tries again.
-            if str(error) != self._last_problem:
+            # A full disk, most of all: nothing is lost, and the next round tries again.
+            if str(error) != self._problems.get(part):
                 logger.error("%s", error)
-            self._last_problem = str(error)
+            self._problems[part] = str(error)
         else:
-            self._last_problem = ""
+            self._problems.pop(part, None)

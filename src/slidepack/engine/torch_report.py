@@ -86,6 +86,7 @@ def describe_torch() -> dict[str, object]:
                 problem = _first_line(error)
     return _torch_part(
         version=torch.__version__,
+        location=os.path.dirname(torch.__file__ or ""),
         build=build,
         build_version=build_version,
         arch_list=arch_list,
@@ -98,6 +99,7 @@ def describe_torch() -> dict[str, object]:
 def _torch_part(
     *,
     version: str = "",
+    location: str = "",
     build: str = "missing",
     build_version: str = "",
     arch_list: Sequence[str] = (),
@@ -107,6 +109,7 @@ def _torch_part(
 ) -> dict[str, object]:
     return {
         "version": str(version),
+        "location": location,
         "build": build,
         "build_version": build_version,
         "arch_list": list(arch_list),

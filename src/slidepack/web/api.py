@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, Router, delete, get, post, put
 from litestar.params import FromPath, FromQuery, QueryParameter
-from litestar.response import File, ServerSentEvent
+from litestar.response import ServerSentEvent
 
 from slidepack.daemon.hardware import machine_now
 from slidepack.daemon.preflight import Preflight, preflight
@@ -16,12 +16,14 @@ from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
-from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.data.mapping import parse_columns
 from slidepack.engine.data.report import CheckOptions
 from slidepack.web.access import Access
-from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_detail, log_tail
-from slidepack.web.streams import job_stream, queue_stream
+from slidepack.web.jobs_api import job_routes
+from slidepack.web.notices_api import notice_routes
+from slidepack.web.policy_api import policy_routes
+from slidepack.web.streams import queue_stream
+from slidepack.web.system_api import system_routes
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -144,77 +146,6 @@ async def check_job(service: Service, data: JobRequest) -> Preflight:
     )
 
 
-@get("/jobs")
-async def list_jobs(service: Service) -> list[JobRecord]:
-    """Return the jobs: the live, the queue in its order, the ended."""
-    return await asyncio.to_thread(service.jobs.list_jobs)
-
-
-@post("/jobs")
-async def add_job(service: Service, data: JobRequest) -> JobRecord:
-    """Queue a job."""
-    return await asyncio.to_thread(service.queue.add, data)
-
-
-@get("/jobs/{job_id:int}")
-async def show_job(service: Service, job_id: FromPath[int]) -> JobDetail:
-    """Return everything about a job."""
-    return await asyncio.to_thread(job_detail, service, job_id)
-
-
-@post("/jobs/{job_id:int}/cancel", status_code=200)
-async def cancel_job(service: Service, job_id: FromPath[int]) -> JobRecord:
-    """End a job."""
-    return await asyncio.to_thread(service.queue.cancel, job_id)
-
-
-@post("/jobs/{job_id:int}/pause", status_code=200)
-async def pause_job(service: Service, job_id: FromPath[int]) -> JobRecord:
-    """Checkpoint a job and hold it."""
-    return await asyncio.to_thread(service.queue.pause, job_id)
-
-
-@post("/jobs/{job_id:int}/resume", status_code=200)
-async def resume_job(service: Service, job_id: FromPath[int]) -> JobRecord:
-    """Let a paused job go on."""
-    return await asyncio.to_thread(service.queue.resume, job_id)
-
-
-@post("/jobs/{job_id:int}/retry")
-async def retry_job(service: Service, job_id: FromPath[int]) -> JobRecord:
-    """Queue the same job again."""
-    return await asyncio.to_thread(service.queue.retry, job_id)
-
-
-@get("/jobs/{job_id:int}/chart")
-async def job_chart(service: Service, job_id: FromPath[int]) -> Chart:
-    """Return the series of a job's charts."""
-    return await asyncio.to_thread(chart, service, job_id)
-
-
-@get("/jobs/{job_id:int}/log", media_type="text/plain")
-async def job_log(service: Service, job_id: FromPath[int]) -> str:
-    """Return the end of the worker's log."""
-    return await asyncio.to_thread(log_tail, service, job_id)
-
-
-@get("/jobs/{job_id:int}/adapter")
-async def download_adapter(service: Service, job_id: FromPath[int]) -> File:
-    """Return the trained adapter, a PEFT folder, as a zip file."""
-    path = await asyncio.to_thread(adapter_zip, service, job_id)
-    return File(path, filename=f"job-{job_id}-adapter.zip", media_type="application/zip")
-
-
-@get("/jobs/{job_id:int}/stream")
-async def stream_job(
-    request: AnyRequest, service: Service, job_id: FromPath[int], after: FromQuery[int] = 0
-) -> ServerSentEvent:
-    """Stream a job's events; goes on after the Last-Event-ID header, or after `after`."""
-    await asyncio.to_thread(service.jobs.get, job_id)
-    last = request.headers.get("last-event-id", "")
-    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdecimal() else after))
-
-
 @get("/stream")
 async def stream_queue(service: Service) -> ServerSentEvent:
     """Stream a note at every change of the lists."""
@@ -242,17 +173,10 @@ def api_router() -> Router:
             upload_dataset,
             show_dataset,
             check_job,
-            list_jobs,
-            add_job,
-            show_job,
-            cancel_job,
-            pause_job,
-            resume_job,
-            retry_job,
-            job_chart,
-            job_log,
-            download_adapter,
-            stream_job,
             stream_queue,
+            *job_routes(),
+            *notice_routes(),
+            *policy_routes(),
+            *system_routes(),
         ],
     )

@@ -25,6 +25,7 @@ from slidepack.web.errors import (
     on_too_deep,
     on_unexpected,
 )
+from slidepack.web.metrics import metrics
 from slidepack.web.pages import page_router
 
 _HERE = Path(__file__).parent
@@ -37,6 +38,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
         route_handlers=[
             page_router(),
             api_router(),
+            metrics,
             create_static_files_router(
                 path="/static", directories=[_HERE / "static"], include_in_schema=False
             ),

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from slidepack.daemon.doctor import Finding
+from slidepack.daemon.doctor.finding import Finding
+from slidepack.daemon.policy.state import PolicyState
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
@@ -28,6 +29,8 @@ class HomePage:
     models: list[ModelRecord]
     datasets: list[DatasetRecord]
     jobs: list[JobRecord]
+    policy: PolicyState
+    """Whether training may run now."""
     defaults: JobRequest
     """What the fields of a new job mean while they are empty."""
 

@@ -1,6 +1,9 @@
 """The HTML pages and the parts of them that are fetched again while live."""
 
 import asyncio
+import functools
+import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from litestar import Request, Response, Router, get, post
@@ -10,9 +13,10 @@ from litestar.params import Body, FromPath, FromQuery
 from litestar.plugins.htmx import ClientRedirect
 from litestar.response import Redirect, Template
 
-from slidepack.daemon.doctor import findings
-from slidepack.daemon.requests import JobRequest, ModelRequest
+from slidepack.daemon.doctor.judge import findings
+from slidepack.daemon.requests import JobRequest, ModelRequest, RetryRequest
 from slidepack.daemon.service import Service
+from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import SESSION_SECONDS, Access
 from slidepack.web.api import add_model_now
@@ -24,9 +28,12 @@ AnyRequest = Request[Any, Any, Any]
 Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
 
 _LOG_CHARS = 6000
-_HOME_PARTS = ("hardware", "models", "library", "queue")
+_HOME_PARTS = ("hardware", "models", "library", "policy", "queue")
 _JOB_PARTS = ("status", "actions", "samples", "history", "log")
-_JOB_ACTIONS = ("cancel", "pause", "resume", "retry")
+_JOB_ACTIONS = ("cancel", "pause", "resume", "retry", "rescue")
+_QUEUE_ACTIONS = ("pause", "resume")
+_RESCUE = RetryRequest(resume=True, lr_factor=1 / 3)
+"""What a run that diverged is offered."""
 
 
 @get("/login")
@@ -120,17 +127,29 @@ async def act(
 ) -> Response[Any]:
     """Cancel, pause, resume or retry a job and show what may be done next."""
     _require_known(action, _JOB_ACTIONS)
-    commands = {
+    commands: dict[str, Callable[[int], JobRecord]] = {
         "cancel": service.queue.cancel,
         "pause": service.queue.pause,
         "resume": service.queue.resume,
         "retry": service.queue.retry,
+        "rescue": functools.partial(service.queue.retry, request=_RESCUE),
     }
     changed = await asyncio.to_thread(commands[action], job_id)
-    if action == "retry":
+    if action in ("retry", "rescue"):
         return ClientRedirect(f"/jobs/{changed.id}")
     page = await asyncio.to_thread(_job, request, service, access, job_id)
     return Template("parts/job_actions.html", context={"page": page})
+
+
+@post("/queue/{action:str}", status_code=200)
+async def hold_queue(
+    request: AnyRequest, service: Service, access: Access, action: FromPath[str]
+) -> Template:
+    """Give the GPU back until the user resumes, or resume; show how the policy stands."""
+    _require_known(action, _QUEUE_ACTIONS)
+    await asyncio.to_thread(service.policy.pause if action == "pause" else service.policy.resume)
+    page = await asyncio.to_thread(_home, request, service, access)
+    return Template("parts/policy.html", context={"page": page})
 
 
 def page_router() -> Router:
@@ -148,6 +167,7 @@ def page_router() -> Router:
             add_model,
             forget_model,
             act,
+            hold_queue,
         ],
     )
 
@@ -163,6 +183,7 @@ def _home(request: AnyRequest, service: Service, access: Access) -> HomePage:
         models=service.catalogue.models(),
         datasets=service.catalogue.datasets(),
         jobs=service.jobs.list_jobs(),
+        policy=service.policy.state(time.time()),
         defaults=JobRequest(model="", dataset=0),
     )
 

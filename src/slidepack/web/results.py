@@ -9,7 +9,8 @@ import msgspec
 
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.service import Service
-from slidepack.daemon.store.jobs import AttemptRecord, JobRecord
+from slidepack.daemon.store.attempts import AttemptRecord
+from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.runfolder import RunFolder
@@ -45,7 +46,7 @@ def job_detail(service: Service, job_id: int) -> JobDetail:
     return JobDetail(
         job=service.jobs.get(job_id),
         spec=service.jobs.spec(job_id),
-        attempts=service.jobs.attempts(job_id),
+        attempts=service.attempts.of(job_id),
         transitions=service.jobs.transitions(job_id),
         evaluations=service.runlog.evaluations(job_id),
         samples=service.runlog.samples(job_id),
@@ -73,7 +74,7 @@ def log_tail(service: Service, job_id: int) -> str:
     """
     service.jobs.get(job_id)
     texts = []
-    for attempt in service.jobs.attempts(job_id):
+    for attempt in service.attempts.of(job_id):
         path = RunFolder(Path(attempt.folder)).log
         data = path.read_bytes()[-_MAX_LOG_BYTES:] if path.exists() else b""
         text = data.decode("utf-8", "replace")

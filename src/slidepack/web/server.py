@@ -89,6 +89,7 @@ def serve(paths: DataPaths, settings: Settings, on_ready: Callable[[str], None])
                 paths,
                 DaemonAddress(url=access.url, token=access.bearer_token, pid=os.getpid()),
             )
+            service.notifier.ready(f"listens on {access.url}")
             on_ready(access.new_link())
             signals.run(service, _Server(config), listener)
         finally:

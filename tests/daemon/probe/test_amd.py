@@ -21,6 +21,7 @@ def add_card(tree: Any, card: str = "card1", address: str = CARD, **files: str) 
         "mem_info_vram_used": f"{2 * GIB}\n",
         "gpu_busy_percent": "13\n",
         "hwmon/hwmon4/temp1_input": "47900\n",
+        "hwmon/hwmon4/power1_average": "87500000\n",
         "unique_id": "e1b7f0c0ffee1234\n",
         "current_link_speed": "16.0 GT/s PCIe\n",
         "current_link_width": "16\n",
@@ -55,6 +56,7 @@ def test_a_card_is_read_from_sysfs(tree: Any) -> None:
     assert gpu.uuid == "e1b7f0c0ffee1234"
     assert (gpu.vram_total_bytes, gpu.vram_free_bytes) == (24 * GIB, 22 * GIB)
     assert (gpu.temperature_celsius, gpu.utilisation_percent) == (47, 13)
+    assert (gpu.power_watts, gpu.energy_joules) == (87.5, None)
     assert gpu.driver_version == "in kernel 6.8.0-60-generic"
     assert (gpu.pcie_generation, gpu.pcie_width) == (4, 16)
     assert gpu.problems == ()
@@ -173,6 +175,14 @@ def fake_amdsmi(**changes: Any) -> Any:
         },
         "amdsmi_get_gpu_driver_info": refuse,
         "amdsmi_get_gpu_device_uuid": lambda _: "N/A",
+        "amdsmi_get_power_info": lambda _: {
+            "current_socket_power": "N/A",
+            "average_socket_power": 93,
+        },
+        "amdsmi_get_energy_count": lambda _: {
+            "energy_accumulator": 4_000_000,
+            "counter_resolution": 15.25,
+        },
         "amdsmi_get_gpu_process_list": lambda _: [
             {"pid": 8, "name": "python", "memory_usage": {"vram_mem": GIB}},
             {"pid": 9, "name": "N/A", "memory_usage": {"vram_mem": "N/A"}},
@@ -193,7 +203,22 @@ def test_amdsmi_refines_what_sysfs_says(tree: Any) -> None:
         (8, "python", GIB),
         (9, "", None),
     ]
+    assert (gpu.power_watts, gpu.energy_joules) == (93.0, 61.0)
     assert info.amdsmi_problem == ""
+
+
+def test_what_amdsmi_does_not_offer_stays_as_sysfs_has_it(tree: Any) -> None:
+    add_card(tree)
+    tree.link("proc/8/fd/3", "/dev/dri/renderD128")
+    engines = "drm-engine-gfx:\t700 ns\ndrm-engine-compute:\t50 ns\n"
+    tree.write({"proc/8/fdinfo/3": f"drm-client-id:\t1\ndrm-pdev:\t{CARD}\n{engines}"})
+    nothing = fake_amdsmi(
+        amdsmi_get_power_info=lambda _: {"socket_power": 0xFFFFFFFF},
+        amdsmi_get_energy_count=lambda _: {"energy_accumulator": "N/A"},
+    )
+    (gpu,) = read(tree, load_amdsmi=lambda _name: nothing).gpus
+    assert (gpu.power_watts, gpu.energy_joules) == (87.5, None)
+    assert [(user.pid, user.busy_nanoseconds) for user in gpu.processes] == [(8, 750), (9, None)]
 
 
 def test_amdsmi_that_is_absent_broken_or_refusing_leaves_sysfs_standing(tree: Any) -> None:

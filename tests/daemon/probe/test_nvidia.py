@@ -39,6 +39,9 @@ def fake_nvml(**changes: Any) -> Any:
         "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
         "nvmlDeviceGetTemperature": lambda _, __: 41,
         "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=7, memory=1),
+        "nvmlDeviceGetPowerUsage": lambda _: 61_250,
+        "nvmlDeviceGetTotalEnergyConsumption": lambda _: 1_500_000,
+        "nvmlDeviceGetProcessUtilization": lambda _, __: [],
         "nvmlDeviceGetComputeRunningProcesses": lambda _: [],
         "nvmlDeviceGetGraphicsRunningProcesses": lambda _: [],
     }
@@ -59,6 +62,7 @@ def test_a_healthy_card_is_read_whole(tree: Any) -> None:
     assert (gpu.pcie_generation, gpu.pcie_generation_max) == (1, 4)
     assert (gpu.pcie_width, gpu.pcie_width_max) == (8, 16)
     assert (gpu.temperature_celsius, gpu.utilisation_percent) == (41, 7)
+    assert (gpu.power_watts, gpu.energy_joules) == (61.25, 1500.0)
     assert gpu.problems == ()
 
 
@@ -150,6 +154,41 @@ def test_processes_of_both_lists_count_once(tree: Any) -> None:
         (9, "game.exe", 3 * GIB),
         (11, "", None),
     ]
+
+
+def test_the_gpu_time_of_each_process_is_that_of_the_last_two_seconds(tree: Any) -> None:
+    asked: list[int] = []
+
+    def samples(_handle: object, since: int) -> list[SimpleNamespace]:
+        asked.append(since)
+        return [
+            SimpleNamespace(pid=9, smUtil=40),
+            SimpleNamespace(pid=9, smUtil=34),
+            SimpleNamespace(pid=0, smUtil=0),
+        ]
+
+    listed = {"nvmlDeviceGetComputeRunningProcesses": lambda _: [process(9, GIB), process(11, GIB)]}
+    nvml = fake_nvml(nvmlDeviceGetProcessUtilization=samples, **listed)
+    (gpu,) = read_nvidia(nvml, tree.root, now=lambda: 100.0).gpus
+    assert asked == [98_000_000]
+    assert [(user.pid, user.gpu_percent) for user in gpu.processes] == [(9, 37), (11, 0)]
+
+
+@pytest.mark.parametrize(
+    ("code", "share"),
+    [(pynvml.NVML_ERROR_NOT_FOUND, 0), (pynvml.NVML_ERROR_NOT_SUPPORTED, None)],
+    ids=["idle", "not-told"],
+)
+def test_an_idle_card_is_told_from_one_that_does_not_say(
+    tree: Any, code: int, share: int | None
+) -> None:
+    nvml = fake_nvml(
+        nvmlDeviceGetProcessUtilization=refuse(code),
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [process(9, GIB)],
+    )
+    (gpu,) = read_nvidia(nvml, tree.root).gpus
+    assert [user.gpu_percent for user in gpu.processes] == [share]
+    assert gpu.problems == ()
 
 
 def test_a_name_cut_by_the_kernel_is_completed_from_the_command_line(tree: Any) -> None:

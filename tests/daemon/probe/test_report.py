@@ -108,7 +108,7 @@ def test_the_probe_imports_no_torch(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "import slidepack.daemon.probe.report as report\n"
-        "import slidepack.daemon.doctor, slidepack.cli.doctor\n"
+        "import slidepack.daemon.doctor.judge, slidepack.cli.doctor\n"
         f"report.probe_hardware(Path({str(tmp_path)!r}), software=True)\n"
         "heavy = {'torch', 'triton', 'kvikio'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

@@ -16,6 +16,7 @@ def test_the_real_child_is_read() -> None:
     assert software.python.startswith("3.")
     assert software.torch.build in ("cpu", "cuda", "rocm")
     assert software.torch.version
+    assert (Path(software.torch.location) / "__init__.py").is_file()
 
 
 @pytest.mark.parametrize(

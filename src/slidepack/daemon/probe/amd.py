@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from slidepack.daemon.probe.amdsmi_answers import AmdSmiAnswer, ask_amdsmi
-from slidepack.daemon.probe.gpu import Gpu
+from slidepack.daemon.probe.gpu import Gpu, GpuProcess
 from slidepack.daemon.probe.kernel_files import list_names, read_fields, read_int, read_text
 from slidepack.daemon.probe.pci import AMD_VENDOR_ID
 from slidepack.daemon.probe.pcie_link import read_link
@@ -124,6 +124,7 @@ def _read_gpu(root: Path, index: int, address: str, device: Path) -> Gpu:
         pcie_width_max=link.width_max,
         temperature_celsius=temperature,
         utilisation_percent=utilisation,
+        power_watts=_power(device),
         problems=tuple(problems),
     )
 
@@ -137,9 +138,30 @@ def _with_answer(gpu: Gpu, answer: AmdSmiAnswer | None) -> Gpu:
         uuid=answer.uuid or gpu.uuid,
         architecture=answer.architecture,
         driver_version=answer.driver_version or gpu.driver_version,
-        processes=answer.processes or gpu.processes,
+        power_watts=gpu.power_watts if answer.power_watts is None else answer.power_watts,
+        energy_joules=answer.energy_joules,
+        processes=_with_busy_time(answer.processes, gpu.processes) or gpu.processes,
         problems=(*gpu.problems, *answer.problems),
     )
+
+
+def _with_busy_time(
+    answered: tuple[GpuProcess, ...], seen: tuple[GpuProcess, ...]
+) -> tuple[GpuProcess, ...]:
+    busy = {process.pid: process.busy_nanoseconds for process in seen}
+    return tuple(
+        msgspec.structs.replace(process, busy_nanoseconds=busy.get(process.pid))
+        for process in answered
+    )
+
+
+def _power(device: Path) -> float | None:
+    for sensor in list_names(device / "hwmon"):
+        for name in ("power1_average", "power1_input"):
+            microwatts = read_int(device / "hwmon" / sensor / name)
+            if microwatts is not None:
+                return microwatts / 1e6
+    return None
 
 
 def _temperature(device: Path) -> int | None:

@@ -2,13 +2,17 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from slidepack.daemon.probe.gpu import GpuProcess
 
 T = TypeVar("T")
+
+_POWER_KEYS: Final = ("socket_power", "current_socket_power", "average_socket_power")
+"""Watts, under the name that the library's release and the card's generation give them."""
+_UNSET: Final = 0xFFFF
 
 
 class AmdSmiAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +22,8 @@ class AmdSmiAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     uuid: str
     architecture: str
     driver_version: str
+    power_watts: float | None
+    energy_joules: float | None
     processes: tuple[GpuProcess, ...]
     problems: tuple[str, ...]
 
@@ -64,15 +70,36 @@ def _ask_card(amdsmi: Any, handle: Any) -> AmdSmiAnswer:
 
     asic: dict[str, Any] = ask("name", amdsmi.amdsmi_get_gpu_asic_info, {})
     driver: dict[str, Any] = ask("driver", amdsmi.amdsmi_get_gpu_driver_info, {})
+    power: dict[str, Any] = ask("power", amdsmi.amdsmi_get_power_info, {})
+    energy: dict[str, Any] = ask("energy", amdsmi.amdsmi_get_energy_count, {})
     processes: list[Any] = ask("processes", amdsmi.amdsmi_get_gpu_process_list, [])
     return AmdSmiAnswer(
         name=_text(asic.get("market_name")),
         uuid=_text(ask("uuid", amdsmi.amdsmi_get_gpu_device_uuid, "")),
         architecture=_text(asic.get("target_graphics_version")),
         driver_version=_text(driver.get("driver_version")),
+        power_watts=_first_number(power, _POWER_KEYS),
+        energy_joules=_joules(energy),
         processes=tuple(_process(found) for found in processes if isinstance(found, dict)),
         problems=tuple(problems),
     )
+
+
+def _first_number(values: dict[str, Any], keys: tuple[str, ...]) -> float | None:
+    for key in keys:
+        value = values.get(key)
+        # What a card does not offer is N/A, or every bit of the field set.
+        if isinstance(value, (int, float)) and 0 < value < _UNSET:
+            return float(value)
+    return None
+
+
+def _joules(energy: dict[str, Any]) -> float | None:
+    ticks = energy.get("energy_accumulator", energy.get("power"))
+    microjoules = energy.get("counter_resolution")
+    if not isinstance(ticks, (int, float)) or not isinstance(microjoules, (int, float)):
+        return None
+    return ticks * microjoules / 1e6
 
 
 def _process(found: dict[str, Any]) -> GpuProcess:

@@ -1,18 +1,40 @@
-"""The control groups that this process is in, version 1 or 2."""
+"""The control groups that a process is in, version 1 or 2."""
 
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from slidepack.daemon.probe.kernel_files import read_text
 
+_NO_LIMIT: Final = 1 << 60
+"""Version 1 writes the largest page-aligned 63-bit number for "no limit"."""
 
-def cgroup_dirs(root: Path, controller: str) -> tuple[Path, ...]:
-    """Return the folders whose limits bind this process, from its own group up to the top.
 
-    A folder that the process cannot see (a container shows its group as the top) is left out.
+def memory_limit(folder: Path) -> int | None:
+    """Return a control group's limit on memory, in bytes; None where it has none."""
+    text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
+    return int(text) if text.isdigit() and int(text) < _NO_LIMIT else None
+
+
+def lowest_memory_limit(folders: Iterable[Path]) -> int | None:
+    """Return the limit that binds inside all of these groups, in bytes; None where none does."""
+    limits = map(memory_limit, folders)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def cgroup_dirs(root: Path, controller: str, process: str = "self") -> tuple[Path, ...]:
+    """Return the folders whose limits bind a process, from its own group up to the top.
+
+    A folder that cannot be seen from here (a container shows its group as the top) is left out.
+
+    Args:
+        root: the file system's root; holds `proc` and `sys`.
+        controller: `memory`, `cpu`.
+        process: a pid, or `self`.
     """
     base = root / "sys" / "fs" / "cgroup"
     folders: list[Path] = []
-    for line in (read_text(root / "proc" / "self" / "cgroup") or "").splitlines():
+    for line in (read_text(root / "proc" / process / "cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0":

@@ -63,10 +63,13 @@ class Drives(
     drives: tuple[Drive, ...]
 
 
-class _Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the mount table."""
+
     mount: str
     device: str
     numbers: str
+    """`major:minor` of the device."""
     fs_type: str
     read_only: bool
 
@@ -99,9 +102,9 @@ def read_drives(
     Raises:
         OSError: the mount table cannot be read, or the data directory's drive does not answer.
     """
-    mounts = _mounts(root)
-    data_mount = _mount_of(data_dir, mounts)
-    home_mount = _mount_of(home, mounts)
+    mounts = read_mounts(root)
+    data_mount = mount_of(data_dir, mounts)
+    home_mount = mount_of(home, mounts)
     wanted = [mount for mount in (data_mount, home_mount) if mount is not None]
     wanted += [mounts[path] for path in sorted(mounts) if _is_offer(mounts[path])]
     drives: dict[str, Drive] = {}
@@ -129,7 +132,12 @@ def read_drives(
     return Drives(drives=tuple(drives.values()))
 
 
-def _mounts(root: Path) -> dict[str, _Mount]:
+def read_mounts(root: Path) -> dict[str, Mount]:
+    """Return the mounts by their mount point.
+
+    Raises:
+        OSError: the mount table cannot be read.
+    """
     table = (root / "proc" / "self" / "mountinfo").read_text(encoding="utf-8", errors="replace")
     mounts = {}
     for line in table.splitlines():
@@ -139,9 +147,9 @@ def _mounts(root: Path) -> dict[str, _Mount]:
         _, _, numbers, _, mount, options, *_ = before.split(" ")
         fs_type, device, *_ = after.split(" ")
         # The last of several mounts on one point hides the others.
-        mounts[_unescape(mount)] = _Mount(
-            mount=_unescape(mount),
-            device=_unescape(device),
+        mounts[unescape(mount)] = Mount(
+            mount=unescape(mount),
+            device=unescape(device),
             numbers=numbers,
             fs_type=fs_type,
             read_only="ro" in options.split(","),
@@ -149,11 +157,13 @@ def _mounts(root: Path) -> dict[str, _Mount]:
     return mounts
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """Return a path of a kernel table, where blanks are written as `\\040`."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _mount_of(path: Path, mounts: dict[str, _Mount]) -> _Mount | None:
+def mount_of(path: Path, mounts: dict[str, Mount]) -> Mount | None:
+    """Return the mount that a path is on, whether or not the path exists."""
     resolved = path.resolve()
     for folder in (resolved, *resolved.parents):
         if str(folder) in mounts:
@@ -161,7 +171,7 @@ def _mount_of(path: Path, mounts: dict[str, _Mount]) -> _Mount | None:
     return None
 
 
-def _is_offer(mount: _Mount) -> bool:
+def _is_offer(mount: Mount) -> bool:
     if mount.read_only or mount.mount.startswith(_BOOT_MOUNTS):
         return False
     return mount.fs_type in _LOCAL_TYPES

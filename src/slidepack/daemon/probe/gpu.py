@@ -15,6 +15,10 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Name of the executable; empty where the process belongs to another namespace or is gone."""
     used_bytes: int | None
     """VRAM it holds; None where the driver does not say (WSL, Windows drivers, MIG)."""
+    gpu_percent: int | None = None
+    """Share of the card's time in the last two seconds; None where the driver does not say."""
+    busy_nanoseconds: int | None = None
+    """GPU time since it opened the card, a counter; None where the driver has none."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,5 +45,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pcie_width_max: int | None = None
     temperature_celsius: int | None = None
     utilisation_percent: int | None = None
+    power_watts: float | None = None
+    """What the whole card draws now."""
+    energy_joules: float | None = None
+    """What it took since the driver was loaded, a counter; None where the card has none."""
     processes: tuple[GpuProcess, ...] = ()
     problems: tuple[str, ...] = ()

@@ -6,17 +6,15 @@ from typing import Final
 
 import msgspec
 
-from slidepack.daemon.probe.cgroup import cgroup_dirs
-from slidepack.daemon.probe.kernel_files import read_fields, read_text
+from slidepack.daemon.probe.cgroup import cgroup_dirs, lowest_memory_limit, memory_limit
+from slidepack.daemon.probe.kernel_files import read_text
+from slidepack.daemon.probe.limits import soft_limit
 from slidepack.daemon.probe.wsl import read_wsl
 
 WSL_PIN_NOTE: Final = (
     "Under WSL 2 pinned memory ends at about 0.5 to 1 GiB, whatever the machine has; "
     "layers then stream through a small pinned ring."
 )
-
-_NO_CGROUP_LIMIT: Final = 1 << 60
-"""Version 1 writes the largest page-aligned 63-bit number for "no limit"."""
 
 
 class MemoryInfo(
@@ -52,15 +50,15 @@ def read_memory(root: Path) -> MemoryInfo:
     """
     meminfo = (root / "proc" / "meminfo").read_text(encoding="utf-8")
     groups = cgroup_dirs(root, "memory")
-    limits = [_cgroup_limit(folder) for folder in groups]
+    process_limits = read_text(root / "proc" / "self" / "limits") or ""
     left = [room for folder in groups if (room := _cgroup_room(folder)) is not None]
     return MemoryInfo(
         total_bytes=_meminfo_bytes(meminfo, "MemTotal"),
         available_bytes=min([_meminfo_bytes(meminfo, "MemAvailable"), *left]),
         swap_total_bytes=_meminfo_bytes(meminfo, "SwapTotal"),
         swap_free_bytes=_meminfo_bytes(meminfo, "SwapFree"),
-        cgroup_limit_bytes=min((limit for limit in limits if limit is not None), default=None),
-        memlock_bytes=_memlock_bytes(root),
+        cgroup_limit_bytes=lowest_memory_limit(groups),
+        memlock_bytes=soft_limit(process_limits, "Max locked memory"),
         pin_note=WSL_PIN_NOTE if read_wsl(root).version == "wsl2" else "",
     )
 
@@ -72,19 +70,12 @@ def _meminfo_bytes(meminfo: str, key: str) -> int:
     return int(match[1]) * 1024
 
 
-def _cgroup_limit(folder: Path) -> int | None:
-    text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
-    if not text.isdigit() or int(text) >= _NO_CGROUP_LIMIT:
-        return None
-    return int(text)
-
-
 def _cgroup_room(folder: Path) -> int | None:
     """Return what a control group may still take, or None where it has no limit.
 
     Pages of files that nobody uses count as free: the kernel drops them first.
     """
-    limit = _cgroup_limit(folder)
+    limit = memory_limit(folder)
     used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes") or ""
     if limit is None or not used.isdigit():
         return None
@@ -93,9 +84,3 @@ def _cgroup_room(folder: Path) -> int | None:
     )
     reclaimable = int(match[1]) if match else 0
     return max(0, limit - int(used) + reclaimable)
-
-
-def _memlock_bytes(root: Path) -> int | None:
-    line = read_fields(root / "proc" / "self" / "limits", "Max locked memory").get("", "")
-    soft = line.split()[0] if line else ""
-    return int(soft) if soft.isdigit() else None

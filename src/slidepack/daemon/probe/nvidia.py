@@ -1,6 +1,7 @@
 """NVIDIA cards, through NVML."""
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 _TEMPERATURE_GPU: Final = 0
 """NVML_TEMPERATURE_GPU, the sensor on the die."""
+
+_RECENT_MICROSECONDS: Final = 2_000_000
+"""How far back the GPU time of processes is asked for."""
 
 _REFUSALS: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 """What a query raises: a refusal, a driver older than the call, a name that is no UTF-8."""
@@ -42,6 +46,9 @@ class Nvml(Protocol):
     nvmlDeviceGetMaxPcieLinkWidth: Callable[[Any], int]
     nvmlDeviceGetTemperature: Callable[[Any, int], int]
     nvmlDeviceGetUtilizationRates: Callable[[Any], Any]
+    nvmlDeviceGetPowerUsage: Callable[[Any], int]
+    nvmlDeviceGetTotalEnergyConsumption: Callable[[Any], int]
+    nvmlDeviceGetProcessUtilization: Callable[[Any, int], Sequence[Any]]
     nvmlDeviceGetComputeRunningProcesses: Callable[[Any], Sequence[Any]]
     nvmlDeviceGetGraphicsRunningProcesses: Callable[[Any], Sequence[Any]]
 
@@ -64,8 +71,13 @@ class NvidiaInfo(
     gpus: tuple[Gpu, ...]
 
 
-def read_nvidia(nvml: Nvml, root: Path) -> NvidiaInfo:
+def read_nvidia(nvml: Nvml, root: Path, *, now: Callable[[], float] = time.time) -> NvidiaInfo:
     """Ask NVML for the driver and every card.
+
+    Args:
+        nvml: the `pynvml` module, or what a test puts in its place.
+        root: the file system's root; holds `proc` and `sys`.
+        now: unix time in seconds, the clock by which the driver stamps its samples.
 
     Raises:
         ProbeFailure: the library is there and the driver does not answer.
@@ -84,7 +96,7 @@ def read_nvidia(nvml: Nvml, root: Path) -> NvidiaInfo:
             cuda_version=_cuda_version(nvml),
             cards_on_bus=cards,
             gpus=tuple(
-                _read_gpu(nvml, index, driver, root / "proc")
+                _read_gpu(nvml, index, driver, root / "proc", now)
                 for index in range(nvml.nvmlDeviceGetCount())
             ),
         )
@@ -116,7 +128,9 @@ def _cuda_version(nvml: Nvml) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _read_gpu(nvml: Nvml, index: int, driver: str, proc_root: Path) -> Gpu:
+def _read_gpu(
+    nvml: Nvml, index: int, driver: str, proc_root: Path, now: Callable[[], float]
+) -> Gpu:
     problems: list[str] = []
 
     def ask(label: str, query: Callable[..., T], *args: object) -> T | None:
@@ -144,6 +158,8 @@ def _read_gpu(nvml: Nvml, index: int, driver: str, proc_root: Path) -> Gpu:
     load = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, handle)
     compute = ask("compute processes", nvml.nvmlDeviceGetComputeRunningProcesses, handle)
     graphics = ask("graphics processes", nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+    milliwatts = ask("power", nvml.nvmlDeviceGetPowerUsage, handle)
+    millijoules = ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     return Gpu(
         vendor="nvidia",
         index=index,
@@ -163,12 +179,37 @@ def _read_gpu(nvml: Nvml, index: int, driver: str, proc_root: Path) -> Gpu:
             "temperature", nvml.nvmlDeviceGetTemperature, handle, _TEMPERATURE_GPU
         ),
         utilisation_percent=None if load is None else int(load.gpu),
-        processes=_merge([*(compute or ()), *(graphics or ())], proc_root),
+        power_watts=None if milliwatts is None else milliwatts / 1000,
+        energy_joules=None if millijoules is None else millijoules / 1000,
+        processes=_merge(
+            [*(compute or ()), *(graphics or ())], _shares(nvml, handle, now), proc_root
+        ),
         problems=tuple(problems),
     )
 
 
-def _merge(found: Sequence[Any], proc_root: Path) -> tuple[GpuProcess, ...]:
+def _shares(nvml: Nvml, handle: Any, now: Callable[[], float]) -> dict[int, int] | None:
+    """Return the share of GPU time of each process that had any; None where it is not told."""
+    since = int(now() * 1e6) - _RECENT_MICROSECONDS
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError_NotFound:
+        # Nobody used the card.
+        return {}
+    except _REFUSALS:
+        # Most drivers under Windows have no such figure, and no diagnosis needs it.
+        return None
+    found: dict[int, list[int]] = {}
+    for sample in samples:
+        # The driver pads its answer with process 0.
+        if sample.pid:
+            found.setdefault(sample.pid, []).append(min(int(sample.smUtil), 100))
+    return {pid: round(sum(shares) / len(shares)) for pid, shares in found.items()}
+
+
+def _merge(
+    found: Sequence[Any], shares: dict[int, int] | None, proc_root: Path
+) -> tuple[GpuProcess, ...]:
     # A game is in the compute and in the graphics list, each time with its whole memory.
     used: dict[int, int | None] = {}
     for process in found:
@@ -176,6 +217,11 @@ def _merge(found: Sequence[Any], proc_root: Path) -> tuple[GpuProcess, ...]:
         bytes_now = process.usedGpuMemory
         used[process.pid] = known if bytes_now is None else max(known or 0, int(bytes_now))
     return tuple(
-        GpuProcess(pid=pid, name=process_name(proc_root, pid), used_bytes=used[pid])
+        GpuProcess(
+            pid=pid,
+            name=process_name(proc_root, pid),
+            used_bytes=used[pid],
+            gpu_percent=None if shares is None else shares.get(pid, 0),
+        )
         for pid in sorted(used)
     )

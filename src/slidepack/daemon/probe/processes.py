@@ -4,13 +4,14 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from slidepack.daemon.probe.gpu import GpuProcess
 from slidepack.daemon.probe.kernel_files import list_names, read_fields, read_text
 
 _COMM_LIMIT: Final = 15
 _VRAM_KEYS: Final = ("drm-memory-vram", "drm-resident-vram", "drm-total-vram")
+_ENGINE_KEYS: Final = ("drm-engine-gfx", "drm-engine-compute")
 _UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -32,15 +33,27 @@ def drm_users(proc_root: Path, pci_addresses: Collection[str]) -> dict[str, tupl
     """
     users: dict[str, list[GpuProcess]] = {address: [] for address in pci_addresses}
     for pid in (int(name) for name in list_names(proc_root) if name.isdigit()):
-        for address, used in _vram_of(proc_root / str(pid)).items():
+        for address, use in _use_of(proc_root / str(pid)).items():
             if address in users:
                 name = process_name(proc_root, pid)
-                users[address].append(GpuProcess(pid=pid, name=name, used_bytes=used))
+                users[address].append(
+                    GpuProcess(
+                        pid=pid,
+                        name=name,
+                        used_bytes=use.vram_bytes,
+                        busy_nanoseconds=use.busy_nanoseconds,
+                    )
+                )
     return {address: tuple(found) for address, found in users.items()}
 
 
-def _vram_of(process: Path) -> dict[str, int | None]:
-    clients: dict[tuple[str, str], int | None] = {}
+class _Use(NamedTuple):
+    vram_bytes: int | None
+    busy_nanoseconds: int | None
+
+
+def _use_of(process: Path) -> dict[str, _Use]:
+    clients: dict[tuple[str, str], _Use] = {}
     for fd in list_names(process / "fd"):
         # Reading every fdinfo of every process takes seconds; a link is cheap to look at.
         if not _is_dri(process / "fd" / fd):
@@ -48,13 +61,21 @@ def _vram_of(process: Path) -> dict[str, int | None]:
         fields = read_fields(process / "fdinfo" / fd, ":")
         address = fields.get("drm-pdev", "").lower()
         if address:
-            # Duplicated descriptors share one client, whose memory counts once.
-            clients[address, fields.get("drm-client-id", fd)] = _vram_bytes(fields)
-    totals: dict[str, int | None] = {}
-    for (address, _), used in clients.items():
-        before = totals.get(address)
-        totals[address] = before if used is None else (before or 0) + used
+            # Duplicated descriptors share one client, which counts once.
+            client = fields.get("drm-client-id", fd)
+            clients[address, client] = _Use(_vram_bytes(fields), _busy_nanoseconds(fields))
+    totals: dict[str, _Use] = {}
+    for (address, _), use in clients.items():
+        before = totals.get(address, _Use(None, None))
+        totals[address] = _Use(
+            _sum(before.vram_bytes, use.vram_bytes),
+            _sum(before.busy_nanoseconds, use.busy_nanoseconds),
+        )
     return totals
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else (one or 0) + other
 
 
 def _is_dri(link: Path) -> bool:
@@ -70,3 +91,11 @@ def _vram_bytes(fields: dict[str, str]) -> int | None:
         if match and match[2].lower() in _UNITS:
             return int(match[1]) * _UNITS[match[2].lower()]
     return None
+
+
+def _busy_nanoseconds(fields: dict[str, str]) -> int | None:
+    busy = None
+    for key in _ENGINE_KEYS:
+        match = re.fullmatch(r"(\d+)\s*ns", fields.get(key, ""))
+        busy = _sum(busy, int(match[1]) if match else None)
+    return busy

@@ -77,13 +77,13 @@ def probe_hardware(
     home = Path(os.path.expanduser("~"))
     command = places.software_command or torch_report_command()
     return HardwareReport(
-        nvidia=_settle("nvidia", lambda: read_nvidia(places.nvml, root)),
-        amd=_settle("amd", lambda: read_amd(root, own_groups(), load_amdsmi=places.load_amdsmi)),
-        cpu=_settle("cpu", lambda: read_cpu(root)),
-        memory=_settle("memory", lambda: read_memory(root)),
-        drives=_settle("drives", lambda: read_drives(root, data_dir, home)),
-        wsl=_settle("wsl", lambda: read_wsl(root)),
-        software=_settle("software", lambda: read_software(command)) if software else None,
+        nvidia=settle("nvidia", lambda: read_nvidia(places.nvml, root)),
+        amd=settle("amd", lambda: read_amd(root, own_groups(), load_amdsmi=places.load_amdsmi)),
+        cpu=settle("cpu", lambda: read_cpu(root)),
+        memory=settle("memory", lambda: read_memory(root)),
+        drives=settle("drives", lambda: read_drives(root, data_dir, home)),
+        wsl=settle("wsl", lambda: read_wsl(root)),
+        software=settle("software", lambda: read_software(command)) if software else None,
     )
 
 
@@ -93,7 +93,8 @@ def own_groups() -> frozenset[str]:
     return frozenset(group.gr_name for group in grp.getgrall() if group.gr_gid in mine)
 
 
-def _settle(item: str, read: Callable[[], T]) -> T | ProbeProblem:
+def settle(item: str, read: Callable[[], T]) -> T | ProbeProblem:
+    """Return what a reader reads, or what kept it from reading."""
     try:
         return read()
     except ProbeFailure as failure:

@@ -46,6 +46,8 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What torch warned of while it looked for cards."""
     problem: str
     """Why torch does not import or shows no card; empty where all is well."""
+    location: str = ""
+    """The folder that it was imported from; empty where it was not."""
 
 
 class TritonBuild(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,3 +38,11 @@ def read_wsl(root: Path) -> WslInfo:
     if "microsoft" in release.lower() or read_text(interop) is not None:
         return WslInfo(version="wsl2", kernel=release)
     return WslInfo(version="no", kernel=release)
+
+
+def under_wsl(root: Path = Path("/")) -> bool:
+    """Return whether Windows runs around this Linux; where the kernel says nothing, it does not."""
+    try:
+        return read_wsl(root).version != "no"
+    except OSError:
+        return False

@@ -1,11 +1,13 @@
-"""Jobs and attempts: the queue and its state machine."""
+"""Jobs: the queue and its state machine."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 import msgspec
 
-from slidepack.daemon.states import LIVE, TERMINAL, TRANSITIONS, AttemptState, JobState
+from slidepack.daemon.states import JOB_STATES, LIVE, TERMINAL, TRANSITIONS, JobState
 from slidepack.daemon.store.database import Database, Row
+from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
 
@@ -32,6 +34,16 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str | None
     """`pause`, `cancel` or `yield` where that is asked for and not done yet."""
     wanted_at: float | None
+    wanted_why: str = ""
+    """Why a yield is asked for."""
+    priority: int = 0
+    not_before: float | None = None
+    any_time: bool = False
+    after: tuple[int, ...] = ()
+    after_failure: Literal["hold", "run"] = "hold"
+    on_failure: Literal["continue", "stop"] = "continue"
+    adopts: int | None = None
+    """The job whose last good checkpoint it goes on from."""
     created_at: float
     started_at: float | None
     ended_at: float | None
@@ -42,44 +54,57 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One try at a job."""
-
-    job_id: int
-    number: int
-    state: AttemptState
-    folder: str
-    nonce: str
-    pid: int | None
-    events_offset: int
-    first_step: int | None
-    """First step it reported."""
-    last_step: int | None
-    started_at: float
-    ended_at: float | None
-    exit_code: int | None
+_COLUMNS: Final = (
+    "jobs.*, (SELECT group_concat(after_id) FROM job_dependencies WHERE job_id = jobs.id) AS after"
+)
 
 
 class JobStore:
-    """All reads and writes of jobs and attempts."""
+    """All reads and writes of jobs."""
 
     def __init__(self, database: Database) -> None:
         """Bind the database."""
         self._db = database
 
-    def add(self, spec: JobSpec, now: float) -> JobRecord:
-        """Queue a job at the end."""
+    def add(
+        self,
+        spec: JobSpec,
+        now: float,
+        timing: JobTiming | None = None,
+        adopts: int | None = None,
+    ) -> JobRecord:
+        """Queue a job at the end.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND where it comes after a job that does not exist.
+        """
+        when = timing or JobTiming()
         with self._db.transaction():
             row = self._db.query(
                 "INSERT INTO jobs (name, state, reason, position, spec, model_id, dataset_id, "
-                "created_at) VALUES (?, 'draft', 'being made', "
-                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), ?, ?, ?, ?) RETURNING id",
+                "created_at, priority, not_before, any_time, after_failure, on_failure, adopts) "
+                "VALUES (?, 'draft', 'being made', "
+                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "RETURNING id",
                 spec.name,
                 msgspec.json.encode(spec).decode(),
                 spec.base.model_id,
                 int(spec.dataset.dataset_id),
                 now,
+                when.priority,
+                when.not_before,
+                when.any_time,
+                when.after_failure,
+                when.on_failure,
+                adopts,
             )[0]
+            for earlier in when.after:
+                self.get(earlier)
+                self._db.execute(
+                    "INSERT INTO job_dependencies (job_id, after_id) VALUES (?, ?)",
+                    row["id"],
+                    earlier,
+                )
             self.move(row["id"], "queued", "waits for its turn", now)
         return self.get(row["id"])
 
@@ -89,7 +114,7 @@ class JobStore:
         Raises:
             SlidepackError: RUN-NOT-FOUND.
         """
-        row = self._db.one("SELECT * FROM jobs WHERE id = ?", job_id)
+        row = self._db.one(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", job_id)
         if row is None:
             raise SlidepackError(
                 "RUN-NOT-FOUND",
@@ -106,24 +131,45 @@ class JobStore:
 
     def list_jobs(self, limit: int = 200) -> list[JobRecord]:
         """Return jobs: the live, then the queue in its order, then the ended, newest first."""
-        rows = self._db.query(
-            "SELECT * FROM jobs ORDER BY CASE WHEN ended_at IS NOT NULL THEN 2 "
-            "WHEN state IN ('queued', 'paused', 'draft') THEN 1 ELSE 0 END, "
-            "CASE WHEN ended_at IS NULL THEN position ELSE -ended_at END LIMIT ?",
+        waiting = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs WHERE ended_at IS NULL "
+            "ORDER BY state IN ('queued', 'paused', 'draft'), priority DESC, position LIMIT ?",
             limit,
         )
-        return [_job(row) for row in rows]
+        ended = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL "
+            "ORDER BY ended_at DESC LIMIT ?",
+            limit - len(waiting),
+        )
+        return [_job(row) for row in waiting + ended]
 
     def live(self) -> list[JobRecord]:
         """Return the jobs that own a worker."""
-        marks = ", ".join("?" * len(LIVE))
-        rows = self._db.query(f"SELECT * FROM jobs WHERE state IN ({marks})", *sorted(LIVE))
-        return [_job(row) for row in rows]
+        return self._unended(sorted(LIVE))
 
-    def next_queued(self) -> JobRecord | None:
-        """Return the job at the head of the queue, or None."""
-        row = self._db.one("SELECT * FROM jobs WHERE state = 'queued' ORDER BY position LIMIT 1")
-        return None if row is None else _job(row)
+    def queued(self) -> list[JobRecord]:
+        """Return the jobs that wait, in the order in which they are to run."""
+        return self._unended(["queued"])
+
+    def paused(self) -> list[JobRecord]:
+        """Return the paused jobs, in the queue's order."""
+        return self._unended(["paused"])
+
+    def states_of(self, job_ids: Iterable[int]) -> dict[int, JobState]:
+        """Return the states of jobs by id."""
+        wanted = sorted(set(job_ids))
+        marks = ", ".join("?" * len(wanted))
+        rows = self._db.query(f"SELECT id, state FROM jobs WHERE id IN ({marks})", *wanted)
+        return {row["id"]: row["state"] for row in rows}
+
+    def _unended(self, states: list[str]) -> list[JobRecord]:
+        marks = ", ".join("?" * len(states))
+        rows = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs WHERE ended_at IS NULL AND state IN ({marks}) "
+            "ORDER BY priority DESC, position",
+            *states,
+        )
+        return [_job(row) for row in rows]
 
     def move(self, job_id: int, to_state: JobState, reason: str, now: float) -> None:
         """Change a job's state, once, with a reason.
@@ -154,13 +200,15 @@ class JobStore:
                 "started_at = CASE WHEN ? = 'starting' THEN COALESCE(started_at, ?) "
                 "ELSE started_at END, "
                 "ended_at = CASE WHEN ? THEN ? ELSE ended_at END, "
-                "wanted = CASE WHEN ? THEN NULL ELSE wanted END WHERE id = ?",
+                "wanted = CASE WHEN ? THEN NULL ELSE wanted END, "
+                "wanted_why = CASE WHEN ? THEN '' ELSE wanted_why END WHERE id = ?",
                 to_state,
                 reason,
                 to_state,
                 now,
                 to_state in TERMINAL,
                 now,
+                to_state not in LIVE,
                 to_state not in LIVE,
                 job_id,
             )
@@ -174,19 +222,49 @@ class JobStore:
             reason,
         )
 
-    def want(self, job_id: int, wanted: str, now: float) -> None:
+    def want(self, job_id: int, wanted: str, now: float, why: str = "") -> None:
         """Ask the supervisor for `pause`, `cancel` or `yield` of a live job; cancel outranks.
 
         Asking again changes nothing: the time that the worker has to leave does not start anew.
         """
         self._db.execute(
-            "UPDATE jobs SET wanted = ?, wanted_at = ? WHERE id = ? "
+            "UPDATE jobs SET wanted = ?, wanted_at = ?, wanted_why = ? WHERE id = ? "
             "AND (wanted IS NULL OR wanted NOT IN ('cancel', ?))",
             wanted,
             now,
+            why,
             job_id,
             wanted,
         )
+
+    def run_after_failure(self, job_id: int) -> None:
+        """Let a job run although one that it comes after failed."""
+        self._db.execute("UPDATE jobs SET after_failure = 'run' WHERE id = ?", job_id)
+
+    def wait_for_instead(self, earlier: int, instead: int) -> None:
+        """Let the jobs that wait for one job wait for another."""
+        self._db.execute(
+            "UPDATE job_dependencies SET after_id = ? WHERE after_id = ? "
+            "AND job_id IN (SELECT id FROM jobs WHERE ended_at IS NULL)",
+            instead,
+            earlier,
+        )
+
+    def place(self, job_id: int, before: int | None) -> None:
+        """Put a job right before another one, with its priority, or at the end of the queue."""
+        unended = self._unended([state for state in JOB_STATES if state not in TERMINAL])
+        order = [job.id for job in unended if job.id != job_id]
+        at = len(order) if before is None else order.index(before)
+        order.insert(at, job_id)
+        neighbour = order[at + 1] if before is not None else order[at - 1] if at else job_id
+        with self._db.transaction():
+            self._db.execute(
+                "UPDATE jobs SET priority = (SELECT priority FROM jobs WHERE id = ?) WHERE id = ?",
+                neighbour,
+                job_id,
+            )
+            for position, listed in enumerate(order, 1):
+                self._db.execute("UPDATE jobs SET position = ? WHERE id = ?", position, listed)
 
     def set_error(self, job_id: int, error: ErrorReport | None) -> None:
         """Record or clear the job's error."""
@@ -204,53 +282,11 @@ class JobStore:
             job_id,
         )
 
-    def add_attempt(self, job_id: int, number: int, folder: str, nonce: str, now: float) -> None:
-        """Record an attempt before its worker starts."""
-        self._db.execute(
-            "INSERT INTO attempts (job_id, number, state, folder, nonce, started_at) "
-            "VALUES (?, ?, 'live', ?, ?, ?)",
-            job_id,
-            number,
-            folder,
-            nonce,
-            now,
-        )
-
-    def set_pid(self, job_id: int, number: int, pid: int) -> None:
-        """Record the worker's process."""
-        self._db.execute(
-            "UPDATE attempts SET pid = ? WHERE job_id = ? AND number = ?", pid, job_id, number
-        )
-
-    def end_attempt(
-        self, attempt: AttemptRecord, state: AttemptState, exit_code: int | None, now: float
-    ) -> None:
-        """Record how an attempt ended."""
-        self._db.execute(
-            "UPDATE attempts SET state = ?, exit_code = ?, ended_at = ? "
-            "WHERE job_id = ? AND number = ?",
-            state,
-            exit_code,
-            now,
-            attempt.job_id,
-            attempt.number,
-        )
-
-    def attempts(self, job_id: int) -> list[AttemptRecord]:
-        """Return the job's attempts, oldest first."""
-        rows = self._db.query("SELECT * FROM attempts WHERE job_id = ? ORDER BY number", job_id)
-        return [msgspec.convert(row, AttemptRecord) for row in rows]
-
-    def live_attempts(self) -> list[AttemptRecord]:
-        """Return the attempts that have not ended."""
-        rows = self._db.query("SELECT * FROM attempts WHERE state = 'live' ORDER BY job_id")
-        return [msgspec.convert(row, AttemptRecord) for row in rows]
-
 
 def _job(row: dict[str, Any]) -> JobRecord:
     error = row["error"]
-    values = {name: row[name] for name in JobRecord.__struct_fields__ if name != "error"}
-    report = None if error is None else msgspec.json.decode(error, type=ErrorReport)
-    return msgspec.structs.replace(
-        msgspec.convert(values | {"error": None}, JobRecord), error=report
-    )
+    values = {name: row[name] for name in JobRecord.__struct_fields__}
+    values["any_time"] = bool(row["any_time"])
+    values["after"] = [int(job_id) for job_id in (row["after"] or "").split(",") if job_id]
+    values["error"] = None if error is None else msgspec.json.decode(error, type=ErrorReport)
+    return msgspec.convert(values, JobRecord, from_attributes=True)

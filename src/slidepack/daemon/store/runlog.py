@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.database import Database, Row
-from slidepack.daemon.store.jobs import AttemptRecord
 from slidepack.engine.contract.events import (
     AnyEvent,
     Evaluated,

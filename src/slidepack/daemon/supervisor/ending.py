@@ -11,7 +11,7 @@ MAX_FRUITLESS_ATTEMPTS: Final = 3
 """Interrupted attempts in a row, none with a new step, after which a job is given up."""
 
 _RESUMABLE_CODES: Final = frozenset({"DISK-FULL", "DISK-UNWRITABLE", "GPU-OUT-OF-MEMORY"})
-"""Failures that lose nothing and that the user can end: the job is paused, not failed."""
+"""Failures that lose nothing and that can pass: the job is paused, not failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,9 +29,11 @@ def decide_ending(
     *,
     exit_code: int | None,
     wanted: str | None,
+    wanted_why: str = "",
+    leave_seconds: float | None = None,
     fruitless_attempts: int,
     last_log_line: str,
-    oom_killed: bool,
+    oom_evidence: str,
     result_on_disk: bool,
 ) -> Ending:
     """Return what an ended worker means.
@@ -40,9 +42,11 @@ def decide_ending(
         event: the event with which it ended, or None where it died without one.
         exit_code: its exit code, negative for a signal, None where nobody saw it.
         wanted: what the user or the daemon asked for: `pause`, `cancel`, `yield` or None.
+        wanted_why: why a yield was asked for.
+        leave_seconds: from that request until its process was gone.
         fruitless_attempts: interrupted attempts in a row without a new step, this one included.
         last_log_line: the last line of its log, as evidence.
-        oom_killed: whether the kernel counted an out-of-memory kill while it ran.
+        oom_evidence: what the kernel counted of out-of-memory kills while it ran, or nothing.
         result_on_disk: whether the run folder holds a result. It is renamed into place as a whole,
             so it is complete even where the worker died before it could say so.
     """
@@ -59,18 +63,19 @@ def decide_ending(
             job_state="paused",
             reason="paused" if clean else "paused; the worker ended without a last checkpoint",
         )
+    took = "" if leave_seconds is None else f" in {leave_seconds:.1f} s"
     if isinstance(event, Yielded):
-        return Ending(
-            attempt_state="yielded", job_state="queued", reason=f"gave way ({event.reason})"
-        )
+        why = wanted_why or event.reason
+        return Ending(attempt_state="yielded", job_state="queued", reason=f"gave way{took}: {why}")
     if wanted == "yield" and not _crashed(exit_code):
         # Asked to leave before it could listen, or killed because it did not: it did not die.
+        why = wanted_why or _how(exit_code)
         return Ending(
             attempt_state="yielded",
             job_state="queued",
-            reason=f"gave way ({_how(exit_code)}); it goes on from its last checkpoint",
+            reason=f"gave way{took}: {why}; it goes on from its last checkpoint",
         )
-    return _died(exit_code, fruitless_attempts, last_log_line, oom_killed=oom_killed)
+    return _died(exit_code, fruitless_attempts, last_log_line, oom_evidence)
 
 
 def _failed(error: ErrorReport) -> Ending:
@@ -84,9 +89,11 @@ def _failed(error: ErrorReport) -> Ending:
 
 
 def _died(
-    exit_code: int | None, fruitless_attempts: int, last_log_line: str, *, oom_killed: bool
+    exit_code: int | None, fruitless_attempts: int, last_log_line: str, oom_evidence: str
 ) -> Ending:
-    how = _how(exit_code)
+    # The kernel kills with SIGKILL; a worker that ended otherwise was not its victim.
+    oom_evidence = oom_evidence if exit_code in (None, -9) else ""
+    how = _how(exit_code) + (f"; {oom_evidence}" if oom_evidence else "")
     if not _crashed(exit_code) and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
         return Ending(
             attempt_state="interrupted",
@@ -104,7 +111,7 @@ def _died(
                 fix="Free some space, then resume the job.",
             )
         )
-    if oom_killed:
+    if oom_evidence:
         error = ErrorReport(
             code="RAM-KILLED",
             what="The system killed the worker because the RAM ran out.",

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from slidepack.daemon.store.jobs import AttemptRecord
+from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.engine.contract.events import AnyEvent, decode_event, split_complete_lines
 from slidepack.engine.contract.runfolder import RunFolder

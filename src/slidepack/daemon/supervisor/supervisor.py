@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slidepack.daemon.changes import Changes
-from slidepack.daemon.oom import oom_kill_count
+from slidepack.daemon.oom import read_oom_kills
 from slidepack.daemon.states import LIVE, JobState
+from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.database import Database
-from slidepack.daemon.store.jobs import AttemptRecord, JobRecord, JobStore
+from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.runlog import RunLog
+from slidepack.daemon.supervisor.choosing import Gate
 from slidepack.daemon.supervisor.ending import decide_ending
 from slidepack.daemon.supervisor.ingest import ingest_events
-from slidepack.daemon.supervisor.starting import Starter
+from slidepack.daemon.supervisor.next_job import NextJob
+from slidepack.daemon.supervisor.outcomes import Outcomes
 from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import AnyEvent, PhaseChanged, Started
@@ -36,32 +39,38 @@ class Supervisor:
         *,
         database: Database,
         jobs: JobStore,
+        attempts: AttemptStore,
         runlog: RunLog,
-        starter: Starter,
+        next_job: NextJob,
+        gate: Gate,
+        outcomes: Outcomes,
         changes: Changes,
         stop_seconds: float,
-        find: Callable[[str], WorkerProcess | None] = find_worker,
     ) -> None:
         """Bind the stores.
 
         Args:
             database: for transactions over several stores.
             jobs: the queue.
+            attempts: the tries at its jobs.
             runlog: where events go.
-            starter: starts the next job.
+            next_job: starts the next job.
+            gate: says when a running job must give the GPU back.
+            outcomes: told what became of a job whose worker has ended.
             changes: told about every change.
             stop_seconds: how long a worker may take to leave before it is killed.
-            find: finds a running worker by its nonce.
         """
         self._db = database
         self._jobs = jobs
+        self._attempts = attempts
         self._runlog = runlog
-        self._starter = starter
+        self._next_job = next_job
+        self._gate = gate
+        self._outcomes = outcomes
         self._changes = changes
         self._stop_seconds = stop_seconds
-        self._find = find
         self._workers: dict[str, WorkerProcess] = {}
-        self._oom_kills = oom_kill_count()
+        self._oom_kills = read_oom_kills()
         self._tick_lock = threading.Lock()
         self._stopping = False
 
@@ -72,10 +81,19 @@ class Supervisor:
             now: unix time in seconds.
         """
         with self._tick_lock:
-            for attempt in self._jobs.live_attempts():
+            for attempt in self._attempts.live():
                 self._follow(attempt, now)
             if not self._stopping:
                 self._start_next(now)
+
+    @property
+    def longest_stop_seconds(self) -> float:
+        """How long `shut_down` takes at most."""
+        return self._stop_seconds + _SETTLE_SECONDS
+
+    def running(self) -> list[WorkerProcess]:
+        """Return the workers that this daemon knows of."""
+        return list(self._workers.values())
 
     def shut_down(self, now: Callable[[], float] = time.time) -> None:
         """Ask every worker to checkpoint and leave, and wait until they have.
@@ -87,12 +105,12 @@ class Supervisor:
             self._stopping = True
             for worker in self._workers.values():
                 worker.terminate()
-        deadline = time.monotonic() + self._stop_seconds + _SETTLE_SECONDS
-        while self._jobs.live_attempts() and time.monotonic() < deadline:
+        deadline = time.monotonic() + self.longest_stop_seconds
+        while self._attempts.live() and time.monotonic() < deadline:
             try:
                 for job in self._jobs.live():
                     if job.wanted is None:
-                        self._jobs.want(job.id, "yield", now())
+                        self._jobs.want(job.id, "yield", now(), "the daemon stops")
                 self.tick(now())
             except SlidepackError as error:
                 # A full disk keeps the outcome from being recorded; the next daemon settles it.
@@ -106,13 +124,18 @@ class Supervisor:
         self._ingest(attempt, now)
         if running:
             assert worker is not None
-            self._obey(self._jobs.get(attempt.job_id), worker, now)
+            self._obey(self._asked(attempt.job_id, now), worker, now)
         else:
             self._settle(attempt, worker, now)
 
     def _worker(self, attempt: AttemptRecord) -> WorkerProcess | None:
         if attempt.nonce not in self._workers:
-            found = self._find(attempt.nonce)
+            found = find_worker(
+                attempt.nonce,
+                pid=attempt.pid,
+                started_ticks=attempt.process_started,
+                boot_id=attempt.boot_id,
+            )
             if found is None:
                 return None
             logger.info("Job %d goes on in process %d.", attempt.job_id, found.pid)
@@ -123,7 +146,7 @@ class Supervisor:
         current = attempt
         while self._ingest_slice(current, now):
             self._changes.bump()
-            current = self._jobs.attempts(attempt.job_id)[attempt.number - 1]
+            current = self._attempts.of(attempt.job_id)[attempt.number - 1]
 
     def _ingest_slice(self, attempt: AttemptRecord, now: float) -> bool:
         # One transaction: a daemon that dies here has stored both the events and what they mean.
@@ -148,12 +171,23 @@ class Supervisor:
             assert target is not None
             self._jobs.move(job_id, target, f"its worker is {target}", now)
 
+    def _asked(self, job_id: int, now: float) -> JobRecord:
+        """Return a live job, asked to yield where the gate says so and nothing else is wanted."""
+        job = self._jobs.get(job_id)
+        why = "" if job.wanted else self._gate.why_leave(job, now)
+        if not why:
+            return job
+        logger.info("Job %d gives way: %s.", job_id, why)
+        self._jobs.want(job_id, "yield", now, why)
+        return self._jobs.get(job_id)
+
     def _obey(self, job: JobRecord, worker: WorkerProcess, now: float) -> None:
         if job.wanted is None:
             return
         target: JobState | None = {"pause": "pausing", "yield": "yielding"}.get(job.wanted)  # type: ignore[assignment]  # the literals are states
         if target is not None and job.state in ("starting", "running"):
-            self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}", now)
+            why = f": {job.wanted_why}" if job.wanted_why else ""
+            self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}{why}", now)
             self._changes.bump()
         worker.terminate()
         # By this process's own clock: a suspended machine or a set clock must not shorten the
@@ -169,7 +203,8 @@ class Supervisor:
 
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
-        kills = oom_kill_count()
+        leave_seconds = None if worker is None else worker.leave_seconds()
+        kills = read_oom_kills()
         folder = RunFolder(Path(attempt.folder))
         with self._db.transaction():
             # Read in the same transaction, so that a cancel that comes now is not lost.
@@ -178,18 +213,21 @@ class Supervisor:
                 self._runlog.ending(job.id, attempt.number),
                 exit_code=exit_code,
                 wanted=job.wanted,
+                wanted_why=job.wanted_why,
+                leave_seconds=leave_seconds,
                 fruitless_attempts=self._fruitless(job.id),
                 last_log_line=last_log_line(folder.log),
-                oom_killed=kills > self._oom_kills,
+                oom_evidence=kills.since(self._oom_kills),
                 result_on_disk=folder.result.is_dir(),
             )
-            self._jobs.end_attempt(attempt, ending.attempt_state, exit_code, now)
+            self._attempts.end(attempt, ending.attempt_state, exit_code, now, leave_seconds)
             if ending.error is not None:
                 self._jobs.set_error(job.id, ending.error)
             if ending.job_state == "completed":
                 self._jobs.set_result(job.id, str(folder.result))
             if job.state in LIVE:
                 self._jobs.move(job.id, ending.job_state, ending.reason, now)
+                self._outcomes.settled(job, ending.job_state, ending.reason, ending.error, now)
         self._oom_kills = kills
         self._workers.pop(attempt.nonce, None)
         self._changes.bump()
@@ -201,7 +239,7 @@ class Supervisor:
         """Return how many of the last attempts, the live one included, reported no new step."""
         best = 0
         count = 0
-        for attempt in self._jobs.attempts(job_id):
+        for attempt in self._attempts.of(job_id):
             gained = (attempt.last_step or 0) > best
             best = max(best, attempt.last_step or 0)
             died = attempt.state in ("live", "interrupted")
@@ -210,21 +248,16 @@ class Supervisor:
 
     def _free_old_checkpoints(self, job_id: int) -> None:
         """Delete the checkpoints of all attempts but the last; the result no longer needs them."""
-        for attempt in self._jobs.attempts(job_id)[:-1]:
+        for attempt in self._attempts.of(job_id)[:-1]:
             shutil.rmtree(RunFolder(Path(attempt.folder)).checkpoints, ignore_errors=True)
 
     def _start_next(self, now: float) -> None:
-        live = self._jobs.live()
-        job = self._jobs.next_queued()
-        if job is None:
-            return
-        if live:
-            self._jobs.explain(job.id, f"waits for job {live[0].id} to end")
-            return
-        started = self._starter.start(job, now)
+        woken = self._next_job.wake_paused(now)
+        started = self._next_job.start(now)
         if started is not None:
             self._workers[started.nonce] = started.process
-        self._changes.bump()
+        if woken or started is not None:
+            self._changes.bump()
 
 
 def last_log_line(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Starts, finds and signals worker processes.
 
-A worker is known by the random nonce in its environment, so a daemon that was restarted finds its
-worker again and can never take a recycled pid for one.
+A worker is known by the random nonce in its environment, its start time and the boot it belongs to,
+so a daemon that was restarted finds its worker again and can never take a recycled pid for one.
 """
 
 import os
@@ -14,10 +14,12 @@ from typing import Final
 
 import psutil
 
+from slidepack.daemon.system.sd_notify import without_service_variables
 from slidepack.engine.contract.runfolder import NONCE_VARIABLE, RunFolder
 
 _SECRET_VARIABLES: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"})
 """A worker loads local files only, so it never needs them."""
+_PROC: Final = Path("/proc")
 
 
 class WorkerProcess:
@@ -28,6 +30,8 @@ class WorkerProcess:
         self._process = process
         self._child = child
         self._terminated_at: float | None = None
+        self.started_ticks = start_ticks(process.pid)
+        """When it started, in clock ticks since the boot; None where it has ended already."""
 
     @property
     def pid(self) -> int:
@@ -58,6 +62,10 @@ class WorkerProcess:
         """Return how long ago `terminate` was called, 0 where it was not."""
         return 0.0 if self._terminated_at is None else time.monotonic() - self._terminated_at
 
+    def leave_seconds(self) -> float | None:
+        """Return how long it took, up to now, to leave; None where nobody asked it to."""
+        return None if self._terminated_at is None else self.seconds_since_terminated()
+
     def kill(self) -> None:
         """End it and whatever it started."""
         self._signal(signal.SIGKILL)
@@ -82,7 +90,8 @@ def start_worker(folder: RunFolder, nonce: str) -> WorkerProcess:
     Raises:
         OSError: the process could not be started.
     """
-    environment = {k: v for k, v in os.environ.items() if k not in _SECRET_VARIABLES}
+    inherited = without_service_variables()
+    environment = {k: v for k, v in inherited.items() if k not in _SECRET_VARIABLES}
     environment |= {
         NONCE_VARIABLE: nonce,
         # Spinning OpenMP threads slow a step up to ten times as soon as anything else runs.
@@ -103,25 +112,65 @@ def start_worker(folder: RunFolder, nonce: str) -> WorkerProcess:
     return WorkerProcess(psutil.Process(child.pid), child)
 
 
+def find_worker(
+    nonce: str, *, pid: int | None = None, started_ticks: int | None = None, boot_id: str = ""
+) -> WorkerProcess | None:
+    """Return the running process that carries the nonce, or None.
+
+    Args:
+        nonce: in its environment.
+        pid: where it was last known to be; None where its daemon died before it could say.
+        started_ticks: of that process.
+        boot_id: of that process; a worker of an earlier boot is gone.
+    """
+    if boot_id and boot_id != current_boot_id():
+        return None
+    if pid is not None and started_ticks is not None:
+        return _worker_at(pid, nonce) if start_ticks(pid) == started_ticks else None
+    for number in psutil.pids():
+        found = _worker_at(number, nonce)
+        if found is not None:
+            return found
+    return None
+
+
+def current_boot_id(proc_root: Path = _PROC) -> str:
+    """Return the kernel's name of this boot; empty where it has none."""
+    try:
+        return (proc_root / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int, proc_root: Path = _PROC) -> int | None:
+    """Return when a process started, in clock ticks since the boot; None where there is none.
+
+    Unlike a time of day, it does not change when the clock is set.
+    """
+    try:
+        text = (proc_root / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    # The name in brackets may hold anything; field 22 is counted from behind it.
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _worker_at(pid: int, nonce: str) -> WorkerProcess | None:
+    marker = f"{NONCE_VARIABLE}={nonce}\0".encode()
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+        # What a worker starts inherits its environment; only the worker leads a group.
+        if marker not in environment + b"\0" or not _leads_group(pid):
+            return None
+        found = WorkerProcess(psutil.Process(pid), None)
+    except (OSError, psutil.NoSuchProcess):
+        # Another user's process, or one that just ended.
+        return None
+    return found if found.is_running() else None
+
+
 def _leads_group(pid: int) -> bool:
     try:
         return os.getpgid(pid) == pid
     except ProcessLookupError:
         return False
-
-
-def find_worker(nonce: str) -> WorkerProcess | None:
-    """Return the running process that carries the nonce, or None."""
-    marker = f"{NONCE_VARIABLE}={nonce}\0".encode()
-    for process in psutil.process_iter():
-        try:
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
-        except OSError:
-            # Another user's process, or one that just ended.
-            continue
-        # What a worker starts inherits its environment; only the worker leads a group.
-        if marker in environment + b"\0" and _leads_group(process.pid):
-            found = WorkerProcess(process, None)
-            if found.is_running():
-                return found
-    return None

@@ -84,6 +84,8 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DAEMON-POWER-REFUSED": ErrorClass(81, 409),
     "DAEMON-NO-SYSTEMD": ErrorClass(82, 503),
     "DAEMON-SERVICE-FAILED": ErrorClass(83, 500),
+    "DAEMON-NOTIFIER-INVALID": ErrorClass(84, 422),
+    "DAEMON-NOTIFIER-NOT-FOUND": ErrorClass(85, 404),
 }
 
 

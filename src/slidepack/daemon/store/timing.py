@@ -1,0 +1,34 @@
+"""When a job may run: its priority, its earliest time, and what it comes after."""
+
+import math
+from typing import Final, Literal
+
+import msgspec
+
+MAX_PRIORITY: Final = 100
+
+
+class JobTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job's place in time; what is left out lets it run as soon as its turn comes."""
+
+    priority: int = 0
+    """Higher ones come first; among equals the queue's order counts."""
+    not_before: float | None = None
+    """Unix time in seconds."""
+    any_time: bool = False
+    """Whether it may run outside the windows of the policy."""
+    after: tuple[int, ...] = ()
+    """Jobs that must be completed first."""
+    after_failure: Literal["hold", "run"] = "hold"
+    """What happens where one of those fails or is cancelled: this job is paused, or runs anyway."""
+    on_failure: Literal["continue", "stop"] = "continue"
+    """Whether the queue goes on where this job fails, or pauses."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot be kept."""
+        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
+            raise ValueError(f"priority is {self.priority}; use {-MAX_PRIORITY} to {MAX_PRIORITY}")
+        if self.not_before is not None and not math.isfinite(self.not_before):
+            raise ValueError(f"not_before is {self.not_before}; use unix time in seconds")
+        if len(set(self.after)) != len(self.after):
+            raise ValueError(f"after names a job twice: {list(self.after)}")

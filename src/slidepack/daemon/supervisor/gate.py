@@ -1,0 +1,46 @@
+"""What the policy means for one job: whether it may start, and whether it must give way."""
+
+from typing import Protocol
+
+from slidepack.daemon.policy.rules import Policy
+from slidepack.daemon.policy.windows import clock_text, policy_zone
+from slidepack.daemon.store.jobs import JobRecord
+
+
+class Rules(Protocol):
+    """The policy as it is now: `policy.watch.PolicyWatch`."""
+
+    def policy(self) -> Policy:
+        """Return what the user set."""
+        ...
+
+    def why_wait(self, now: float, *, any_time: bool = False) -> str:
+        """Return why no run may start now; empty where one may."""
+        ...
+
+    def why_leave(
+        self, now: float, *, seconds_left: float | None = None, any_time: bool = False
+    ) -> str:
+        """Return why a run must give the GPU back now; empty where it need not."""
+        ...
+
+
+class PolicyGate:
+    """Applies the policy to jobs."""
+
+    def __init__(self, rules: Rules) -> None:
+        """Bind the policy."""
+        self._rules = rules
+
+    def why_wait(self, job: JobRecord, now: float) -> str:
+        """Return why a queued job may not start now; empty where it may."""
+        if job.not_before is not None and now < job.not_before:
+            zone = policy_zone(self._rules.policy())
+            return f"waits until {clock_text(job.not_before, now, zone)}"
+        why = self._rules.why_wait(now, any_time=job.any_time)
+        return f"waits: {why}" if why else ""
+
+    def why_leave(self, job: JobRecord, now: float) -> str:
+        """Return why a running job must give way now; empty where it need not."""
+        left = 0.0 if job.state == "finishing" else job.eta_seconds
+        return self._rules.why_leave(now, seconds_left=left, any_time=job.any_time)

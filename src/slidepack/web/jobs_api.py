@@ -1,0 +1,114 @@
+"""The job routes of the REST API."""
+
+import asyncio
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery
+from litestar.response import File, ServerSentEvent
+
+from slidepack.daemon.requests import JobRequest, MoveRequest, RetryRequest
+from slidepack.daemon.service import Service
+from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_detail, log_tail
+from slidepack.web.streams import job_stream
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@get("/jobs")
+async def list_jobs(service: Service) -> list[JobRecord]:
+    """Return the jobs: the live, the queue in its order, the ended."""
+    return await asyncio.to_thread(service.jobs.list_jobs)
+
+
+@post("/jobs")
+async def add_job(service: Service, data: JobRequest) -> JobRecord:
+    """Queue a job."""
+    return await asyncio.to_thread(service.queue.add, data)
+
+
+@get("/jobs/{job_id:int}")
+async def show_job(service: Service, job_id: FromPath[int]) -> JobDetail:
+    """Return everything about a job."""
+    return await asyncio.to_thread(job_detail, service, job_id)
+
+
+@post("/jobs/{job_id:int}/cancel", status_code=200)
+async def cancel_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """End a job."""
+    return await asyncio.to_thread(service.queue.cancel, job_id)
+
+
+@post("/jobs/{job_id:int}/pause", status_code=200)
+async def pause_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """Checkpoint a job and hold it."""
+    return await asyncio.to_thread(service.queue.pause, job_id)
+
+
+@post("/jobs/{job_id:int}/resume", status_code=200)
+async def resume_job(service: Service, job_id: FromPath[int]) -> JobRecord:
+    """Let a paused job go on."""
+    return await asyncio.to_thread(service.queue.resume, job_id)
+
+
+@post("/jobs/{job_id:int}/retry")
+async def retry_job(
+    service: Service, job_id: FromPath[int], data: RetryRequest | None = None
+) -> JobRecord:
+    """Queue an ended job again, from its start or from its last good checkpoint."""
+    return await asyncio.to_thread(service.queue.retry, job_id, data)
+
+
+@post("/jobs/{job_id:int}/move", status_code=200)
+async def move_job(service: Service, job_id: FromPath[int], data: MoveRequest) -> JobRecord:
+    """Give a job another place in the queue."""
+    return await asyncio.to_thread(service.queue.move, job_id, data)
+
+
+@get("/jobs/{job_id:int}/chart")
+async def job_chart(service: Service, job_id: FromPath[int]) -> Chart:
+    """Return the series of a job's charts."""
+    return await asyncio.to_thread(chart, service, job_id)
+
+
+@get("/jobs/{job_id:int}/log", media_type="text/plain")
+async def job_log(service: Service, job_id: FromPath[int]) -> str:
+    """Return the end of the worker's log."""
+    return await asyncio.to_thread(log_tail, service, job_id)
+
+
+@get("/jobs/{job_id:int}/adapter")
+async def download_adapter(service: Service, job_id: FromPath[int]) -> File:
+    """Return the trained adapter, a PEFT folder, as a zip file."""
+    path = await asyncio.to_thread(adapter_zip, service, job_id)
+    return File(path, filename=f"job-{job_id}-adapter.zip", media_type="application/zip")
+
+
+@get("/jobs/{job_id:int}/stream")
+async def stream_job(
+    request: AnyRequest, service: Service, job_id: FromPath[int], after: FromQuery[int] = 0
+) -> ServerSentEvent:
+    """Stream a job's events; goes on after the Last-Event-ID header, or after `after`."""
+    await asyncio.to_thread(service.jobs.get, job_id)
+    last = request.headers.get("last-event-id", "")
+    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdecimal() else after))
+
+
+def job_routes() -> list[HTTPRouteHandler]:
+    """Return the routes below `/jobs`."""
+    return [
+        list_jobs,
+        add_job,
+        show_job,
+        cancel_job,
+        pause_job,
+        resume_job,
+        retry_job,
+        move_job,
+        job_chart,
+        job_log,
+        download_adapter,
+        stream_job,
+    ]

@@ -1,0 +1,85 @@
+"""The policy over the API: what decides when training may run, and the user's own pause."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+import msgspec
+from litestar import get, post, put
+from litestar.handlers import BaseRouteHandler
+
+from slidepack.daemon.policy.rules import Policy
+from slidepack.daemon.policy.state import PolicyState
+from slidepack.daemon.service import Service
+
+_LONGEST_SECONDS: Final = 366 * 86400.0
+
+
+class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long to pause; with neither field, until somebody resumes."""
+
+    seconds: float | None = None
+    """From now."""
+    until: float | None = None
+    """Unix time in seconds."""
+
+    def __post_init__(self) -> None:
+        """Refuse what says two things, or nothing that can be meant."""
+        if self.seconds is not None and self.until is not None:
+            raise ValueError("seconds and until are both given; give one")
+        if self.seconds is not None and not 0 < self.seconds <= _LONGEST_SECONDS:
+            raise ValueError(f"seconds is {self.seconds:g}; use more than 0, and at most a year")
+
+
+@get("/policy")
+async def show_policy(service: Service) -> Policy:
+    """Return the policy."""
+    return service.policy.policy()
+
+
+@put("/policy")
+async def set_policy(service: Service, data: Policy) -> Policy:
+    """Replace the policy; what is left out takes its default."""
+    await asyncio.to_thread(service.policy.set_policy, data)
+    return service.policy.policy()
+
+
+@post("/policy", status_code=200)
+async def change_policy(service: Service, data: dict[str, Any]) -> Policy:
+    """Change the given fields of the policy and leave the others."""
+    await asyncio.to_thread(service.policy.change_policy, data)
+    return service.policy.policy()
+
+
+@get("/policy/state")
+async def show_policy_state(service: Service) -> PolicyState:
+    """Say whether training may run now, and what will change that."""
+    return await asyncio.to_thread(service.policy.state, time.time())
+
+
+@post("/queue/pause", status_code=200)
+async def pause_queue(service: Service, data: PauseRequest | None = None) -> PolicyState:
+    """Checkpoint what runs and hold the queue; no restart of the daemon ends that."""
+    asked = data or PauseRequest()
+    until = asked.until if asked.seconds is None else time.time() + asked.seconds
+    await asyncio.to_thread(service.policy.pause, until)
+    return await asyncio.to_thread(service.policy.state, time.time())
+
+
+@post("/queue/resume", status_code=200)
+async def resume_queue(service: Service) -> PolicyState:
+    """End the pause, and the quiet time after a game that is gone; one that runs still holds."""
+    await asyncio.to_thread(service.policy.resume)
+    return await asyncio.to_thread(service.policy.state, time.time())
+
+
+def policy_routes() -> list[BaseRouteHandler]:
+    """Return the handlers, for the API's router."""
+    return [
+        show_policy,
+        set_policy,
+        change_policy,
+        show_policy_state,
+        pause_queue,
+        resume_queue,
+    ]
