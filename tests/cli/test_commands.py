@@ -1,6 +1,7 @@
 """Every command: one JSON value, coded errors in one line, and text for people."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import typer
 from support.queueing import Farm
 from support.tiny import chat_rows, write_jsonl
 
-from slidepack.cli import data, jobs, main, models
+from slidepack.cli import data, jobs, main, models, notify, policy, schedule, service
 from slidepack.cli.main import run
 from slidepack.engine.contract.errors import CATALOGUE
 
@@ -29,7 +30,16 @@ def _commands(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_but_serve_has_json() -> None:
-    groups = ((main.app, ""), (jobs.app, "jobs "), (models.app, "models "), (data.app, "data "))
+    groups = (
+        (main.app, ""),
+        (jobs.app, "jobs "),
+        (models.app, "models "),
+        (data.app, "data "),
+        (policy.app, "policy "),
+        (schedule.app, "schedule "),
+        (notify.app, "notify "),
+        (service.app, "service "),
+    )
     names: dict[str, Any] = {}
     for app, prefix in groups:
         names |= dict(_commands(app, prefix))
@@ -39,10 +49,56 @@ def test_every_command_but_serve_has_json() -> None:
     # The tests below run each of these, and those of the demo and the doctor are elsewhere.
     assert set(names) == {
         *("serve", "open", "demo", "doctor", "fit", "train", "data check"),
+        *("pause", "resume", "queue-end", "digest", "policy show", "policy set"),
+        *(f"schedule {name}" for name in ("show", "add", "clear")),
+        *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
+        *(f"service {name}" for name in ("install", "uninstall", "status")),
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
-        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry")),
+        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move")),
         *(f"models {name}" for name in ("add", "list", "show", "rm")),
     }
+
+
+def test_when_a_job_runs(command: Command, served_farm: Farm, file: Path) -> None:
+    add = ("jobs", "add", str(file), "--model", served_farm.model, "--steps", "3")
+    command("pause")
+    when = ("--start", "tonight", "--priority", "3", "--after", "1", "--on-failure", "stop")
+    _, first = command(*add, *when)
+    assert (first["priority"], first["after"], first["on_failure"]) == (3, [1], "stop")
+    _, second = command(*add, "--at", "2099-01-02T03:04", "--start", "now")
+    assert second["any_time"]
+    assert second["not_before"] == datetime(2099, 1, 2, 3, 4).timestamp()
+    assert command("jobs", "move", str(second["id"]), "--before", str(first["id"]))[0] == 0
+    order = [job["id"] for job in command("jobs", "list")[1] if job["ended_at"] is None]
+    assert order[:2] == [second["id"], first["id"]]
+    assert command("jobs", "move", str(second["id"]), "--last")[1]["id"] == second["id"]
+    for arguments in ((), ("--last", "--before", "1")):
+        assert run(["jobs", "move", str(first["id"]), *arguments]) == 2
+    assert run([*add, "--at", "25:00"]) == 2
+    for job in (first, second):
+        command("jobs", "cancel", str(job["id"]))
+    status, again = command("jobs", "retry", str(first["id"]), "--lr-factor", "0.5")
+    assert (status, again["priority"], again["on_failure"]) == (0, 3, "stop")
+    half = command("jobs", "show", str(again["id"]))[1]["spec"]["optim"]["lr"]
+    whole = command("jobs", "show", str(first["id"]))[1]["spec"]["optim"]["lr"]
+    assert half == whole / 2
+    status, refused = command("jobs", "retry", str(first["id"]), "--resume")
+    assert (status, refused["error"]["code"]) == (62, "RUN-NO-CHECKPOINT")
+    command("jobs", "cancel", str(again["id"]))
+    command("resume")
+
+
+def test_what_happens_when_the_queue_is_done(command: Command, served_farm: Farm) -> None:
+    assert command("queue-end")[1]["action"] == "nothing"
+    status, answer = command("queue-end", "suspend")
+    if status == 0:
+        assert (answer["action"], answer["phase"]) == ("suspend", "armed")
+    else:
+        # Nobody could do it here, and that is said when it is asked for, not at night.
+        assert answer["error"]["code"] in ("DAEMON-NO-LOGIND", "DAEMON-POWER-REFUSED")
+    assert command("queue-end", "--cancel")[1]["action"] == "nothing"
+    assert command("queue-end", "explode")[0] == 76
+    assert run(["queue-end", "nothing", "--cancel"]) == 2
 
 
 def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> None:

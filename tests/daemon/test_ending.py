@@ -22,7 +22,8 @@ _FINISHED = Finished(
 )
 _YIELDED = Yielded(at=1.0, reason="SIGTERM")
 _LAST = MAX_FRUITLESS_ATTEMPTS
-_OOM = {"oom_evidence": "/proc/vmstat: oom_kill rose from 0 to 1"}
+_OOM: dict[str, Any] = {"oom_evidence": "/proc/vmstat: oom_kill rose from 0 to 1"}
+_LAST_OOM: dict[str, Any] = _OOM | {"fruitless_attempts": _LAST}
 
 
 def _failed(code: str) -> Failed:
@@ -79,10 +80,10 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         (None, {"fruitless_attempts": _LAST - 1}, "interrupted", "queued", None),
         (None, {"fruitless_attempts": _LAST}, "failed", "failed", "RUN-CRASHED"),
         (None, {"fruitless_attempts": _LAST, "exit_code": None}, "failed", "failed", "RUN-CRASHED"),
-        (None, {"fruitless_attempts": _LAST, **_OOM}, "failed", "failed", "RAM-KILLED"),
+        (None, _LAST_OOM, "failed", "failed", "RAM-KILLED"),
         (
             None,
-            {"fruitless_attempts": _LAST, **_OOM, "exit_code": None},
+            _LAST_OOM | {"exit_code": None},
             "failed",
             "failed",
             "RAM-KILLED",
@@ -90,7 +91,7 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         # Another process was the kernel's victim.
         (
             None,
-            {"fruitless_attempts": _LAST, **_OOM, "exit_code": -11},
+            _LAST_OOM | {"exit_code": -11},
             "failed",
             "failed",
             "RUN-CRASHED",

@@ -81,4 +81,4 @@ def test_what_earlier_jobs_mean(stores: Stores) -> None:
 def test_a_thing_that_cannot_be_scheduled_is_refused() -> None:
     for values in ({"priority": 101}, {"not_before": float("nan")}, {"after": (1, 1)}):
         with pytest.raises(ValueError, match=next(iter(values))):
-            JobTiming(**values)  # type: ignore[arg-type]  # the test's own values
+            JobTiming(**values)

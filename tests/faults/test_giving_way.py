@@ -1,4 +1,4 @@
-"""The GPU is given back: to a game, at a click, at a window's end; and the run goes on as if not."""
+"""The GPU is given back: to a game, at a click, at a window's end; then the run goes on as ever."""
 
 import json
 import shutil
@@ -138,9 +138,8 @@ def test_jobs_come_after_others_and_may_stop_the_queue(farm: Farm) -> None:
 
     stopper = farm.queue(steps=8, max_seq_len=16, on_failure="stop")
     behind = farm.queue(steps=8, seed=9)
-    assert (
-        daemon.wait_for(stopper, "failed")["error"]["code"] == daemon.job(broken)["error"]["code"]
-    )
+    failed = daemon.wait_for(stopper, "failed")
+    assert failed["error"]["code"] == daemon.job(broken)["error"]["code"]
     wait_until(lambda: "paused the queue" in daemon.job(behind)["reason"])
     retried = farm.act(stopper, "retry")["id"]
     assert daemon.job(retried)["on_failure"] == "stop"
@@ -162,7 +161,7 @@ def test_moving_and_retrying_are_refused_where_they_make_no_sense(farm: Farm) ->
         assert listed == [three, one, two]
         assert post(f"{three}/move", {"before": None}).is_success
         farm.act(two, "cancel")
-        cases = (
+        cases: tuple[tuple[str, dict[str, Any], str], ...] = (
             (f"{two}/move", {"before": one}, "RUN-STATE"),
             (f"{one}/move", {"before": two}, "RUN-STATE"),
             (f"{one}/move", {"before": 99}, "RUN-NOT-FOUND"),

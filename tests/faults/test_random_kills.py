@@ -1,4 +1,4 @@
-"""A queue under fire: daemon and workers die at random moments, and nothing is lost or run twice."""
+"""A queue under fire: whoever dies at whatever moment, nothing is lost and nothing runs twice."""
 
 import random
 import time

@@ -107,12 +107,15 @@ def test_a_file_system_without_nameless_files_and_o_direct(
             raise OSError(errno.EINVAL, "no O_DIRECT")
         return int(real_fcntl(descriptor, command, value))
 
+    dropped: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: dropped.append(given[-1]))
     monkeypatch.setattr(os, "open", open_named)
     monkeypatch.setattr(fcntl, "fcntl", refuse_direct)
     speed = measure(tmp_path)
     assert isinstance(speed, DiskSpeed)
     assert not speed.direct
     assert speed.measured_bytes == 3 * CHUNK
+    assert dropped == [os.POSIX_FADV_DONTNEED]
     assert any(".slidepack-speed-" in path for path in named)
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from slidepack.daemon.instance import DaemonAddress, publish_address
+from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.probe.disk_speed import DiskSpeed, DiskUnmeasured
+from slidepack.daemon.probe.environment import Environment
+from slidepack.daemon.probe.limits import Limits
 from slidepack.daemon.probe.packages import SearchPath
 from slidepack.daemon.probe.power import PowerInfo
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
@@ -37,10 +41,7 @@ def machine(tree: Any) -> Any:
 
 
 def sources(tree: Any, **changes: Any) -> SetupSources:
-    searched: list[str] = []
-
-    def search(pythonpath: str) -> SearchPath:
-        searched.append(pythonpath)
+    def search(_: str) -> SearchPath:
         return SearchPath(pythonpath=(), rest=(), user_site=None, sites=(), cwd=None)
 
     defaults = SetupSources(
@@ -66,6 +67,23 @@ def test_a_whole_machine(machine: Any, tmp_path: Path) -> None:
     assert setup.daemon_pid is None
     assert searched == ["/x"]
     assert msgspec.json.decode(msgspec.json.encode(setup), type=SetupReport) == setup
+
+
+def test_a_running_daemon_is_asked_for_what_its_runs_inherit(machine: Any, tmp_path: Path) -> None:
+    publish_address(DataPaths(tmp_path), DaemonAddress(url="http://127.0.0.1:1", token="t", pid=7))
+    machine.write(
+        {
+            "proc/7/cmdline": "/venv/bin/python\0/venv/bin/slidepack\0serve\0",
+            "proc/7/limits": "Max open files            99    4096    files\n",
+            "proc/7/environ": "PYTHONPATH=/theirs\0",
+        }
+    )
+    setup = probe_setup(tmp_path, sources(machine))
+    assert setup.daemon_pid == 7
+    assert isinstance(setup.limits, Limits)
+    assert setup.limits.open_files == 99
+    assert isinstance(setup.environment, Environment)
+    assert setup.environment.variables == {"PYTHONPATH": "/theirs"}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +155,7 @@ def test_no_service(tree: Any) -> None:
 def test_windows_users_and_their_settings(tree: Any) -> None:
     tree.write(
         {
-            "mnt/c/Users/me/.wslconfig": "\ufeff# mine\n[WSL2]\nMemory = 24GB # much\nswap=0\n"
+            "mnt/c/Users/me/.wslconfig": "\ufeff[WSL2]\n# mine\nMemory = 24GB # much\nswap=0\n"
             "[experimental]\nmemory=1GB\n",
             "mnt/c/Users/you/.wslconfig": "[wsl2]\nprocessors=4\n",
             "mnt/c/Users/Public/desktop.ini": "",

@@ -88,15 +88,18 @@ class SleepWatch:
 
     def _run(self) -> None:
         wait_seconds = self._retry_seconds
+        told = ""
         while not self._stopping.is_set():
             try:
                 with contextlib.closing(Connection(self._address)) as connection:
                     connection.subscribe(MANAGER, "PrepareForSleep")
-                    wait_seconds = self._retry_seconds
+                    wait_seconds, told = self._retry_seconds, ""
                     self._follow(connection)
             except BusError as error:
                 # Most containers have no bus, and a bus comes back: neither is worth a warning.
-                logger.info("No word of this machine's sleep: %s", error.why)
+                if error.why != told:
+                    logger.info("No word of this machine's sleep: %s", error.why)
+                told = error.why
             self._wait(wait_seconds)
             wait_seconds = min(2 * wait_seconds, _LAST_RETRY_SECONDS)
 
