@@ -46,3 +46,31 @@ def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_pa
     assert str(models["gone"][1]) in jobs[gone]["error"]["why"]
     assert daemon.attempts(touched) == daemon.attempts(gone) == [], "no worker was started in vain"
     assert "Traceback" not in daemon.log
+
+
+def test_a_run_that_diverged_goes_on_from_its_last_good_checkpoint(farm: Farm) -> None:
+    # The learning rate rises until it is too high.
+    diverging = farm.queue(
+        lr=1.0,
+        warmup_fraction=1.0,
+        clip_norm=0,
+        alpha=100_000,
+        dropout=0,
+        steps=80,
+        checkpoint_every_steps=1,
+        eval_every_steps=1000,
+    )
+    failed = farm.daemon.wait_for(diverging, "failed")
+    assert failed["error"]["code"] == "RUN-DIVERGED"
+    how = {"resume": True, "lr_factor": 1 / 3}
+    rescued = farm.daemon.api("POST", f"/jobs/{diverging}/retry", json=how)["id"]
+    assert farm.daemon.job(rescued)["adopts"] == diverging
+    farm.daemon.wait_for(rescued, "completed", "failed")
+    (attempt,) = farm.daemon.attempts(rescued)
+    assert 1 < attempt["first_step"] <= failed["step"] + 1
+    before = {row["step"]: row for row in farm.chart(diverging)["progress"]}
+    after = farm.chart(rescued)["progress"]
+    assert [row["step"] for row in after][0] == attempt["first_step"]
+    assert after[0]["lr"] == before[attempt["first_step"]]["lr"] / 3
+    # It began from good weights, on the rows that came next.
+    assert after[0]["loss"] == before[attempt["first_step"]]["loss"]
