@@ -70,7 +70,7 @@ def test_a_run_that_diverged_goes_on_from_its_last_good_checkpoint(farm: Farm) -
     assert 1 < attempt["first_step"] <= failed["step"] + 1
     before = {row["step"]: row for row in farm.chart(diverging)["progress"]}
     after = farm.chart(rescued)["progress"]
-    assert [row["step"] for row in after][0] == attempt["first_step"]
+    assert after[0]["step"] == attempt["first_step"]
     assert after[0]["lr"] == before[attempt["first_step"]]["lr"] / 3
     # It began from good weights, on the rows that came next.
     assert after[0]["loss"] == before[attempt["first_step"]]["loss"]

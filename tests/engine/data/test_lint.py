@@ -35,7 +35,7 @@ def _lint(*rows: Row) -> dict[str, Issue]:
     lint = Lint()
     for row in rows:
         lint.see(row, encode_row(row))
-    return {issue.code: issue for issue in lint.issues()}
+    return {issue.code: issue for issue in lint.report().issues}
 
 
 def test_good_rows_have_no_issue() -> None:
@@ -77,8 +77,9 @@ def test_twins_are_looked_for_in_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     for question in ("q 3", "q 25"):
         row = _chat(99, question, "a")
         lint.see(row, encode_row(row))
-    assert [issue.count for issue in lint.issues()] == [1]
-    assert lint.notes() == ["Twins were looked for among the first 10 different rows only."]
+    assert [issue.count for issue in lint.report().issues] == [1]
+    told = "Twins were looked for among the first 10 different rows only."
+    assert lint.report().notes == (told,)
 
 
 def test_system_turns_that_say_nothing() -> None:

@@ -1,5 +1,6 @@
 """Checks a data file and writes its normalised form: rows, rejects and a report."""
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -17,6 +18,7 @@ from slidepack.engine.data.families.preference import preference_error
 from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.judge import MAX_NAMES, Judge
 from slidepack.engine.data.lint import Lint
+from slidepack.engine.data.lint_process import LintProcess
 from slidepack.engine.data.mapping import ColumnMapping, mapping_of, require_columns, text_mode_of
 from slidepack.engine.data.reading import read_rows
 from slidepack.engine.data.recognise import Decision, Recogniser
@@ -27,6 +29,8 @@ MAX_REJECTED_SHARE: Final = 0.3
 _FIRST_ROWS: Final = 16
 """Rows after which the family is taken to be known; where it turns out otherwise, all is read
 again."""
+_LARGE_BYTES: Final = 16 << 20
+"""Of a file that keeps two processes busy; a small one is judged before a second has begun."""
 _SHOWN_REJECTS: Final = 20
 _SHOWN_COLUMNS: Final = 50
 _SHOWN_QUESTIONS: Final = 3
@@ -77,39 +81,52 @@ def judge_file(
         progress: called with the number of bytes read.
     """
     asked = options or CheckOptions()
-    check = _Pass(path, asked, progress)
-    try:
-        mapping = mapping_of(asked)
-        with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
-            check.run(mapping, mapping.family, rows_file, rejects_file)
-            best = check.decision.family
-            if mapping.family is None and best is not None and best != check.family:
+    with contextlib.ExitStack() as stack:
+        check = _Pass(path, asked, progress, _linter(path, stack))
+        try:
+            mapping = mapping_of(asked)
+            with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
+                check.run(mapping, mapping.family, rows_file, rejects_file)
+                best = check.decision.family
+                if mapping.family is None and best is not None and best != check.family:
+                    for file in (rows_file, rejects_file):
+                        file.seek(0)
+                        file.truncate()
+                    check = _Pass(path, asked, progress, _linter(path, stack))
+                    check.run(mapping, best, rows_file, rejects_file)
                 for file in (rows_file, rejects_file):
-                    file.seek(0)
-                    file.truncate()
-                check = _Pass(path, asked, progress)
-                check.run(mapping, best, rows_file, rejects_file)
-            for file in (rows_file, rejects_file):
-                # Jobs are pinned to these bytes, so a power cut must not take them.
-                file.flush()
-                os.fsync(file.fileno())
-        if mapping.columns:
-            require_columns(mapping, check.seen_columns)
-    except SlidepackError as error:
-        return check.report(error)
-    return check.report(check.refusal())
+                    # Jobs are pinned to these bytes, so a power cut must not take them.
+                    file.flush()
+                    os.fsync(file.fileno())
+            if mapping.columns:
+                require_columns(mapping, check.seen_columns)
+        except SlidepackError as error:
+            return check.report(error)
+        return check.report(check.refusal())
+
+
+def _linter(path: Path, stack: contextlib.ExitStack) -> Lint | LintProcess:
+    """Return what looks at the rows: in a process of its own, where that is worth its start."""
+    large = path.is_file() and path.stat().st_size >= _LARGE_BYTES
+    return stack.enter_context(LintProcess()) if large else Lint()
 
 
 class _Pass:
     """One reading of a file."""
 
-    def __init__(self, path: Path, options: CheckOptions, progress: OnBytes | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: CheckOptions,
+        progress: OnBytes | None,
+        lint: Lint | LintProcess,
+    ) -> None:
         self._path = path
         self._options = options
         self._progress = progress
         self._recogniser = Recogniser()
         self._judge: Judge | None = None
-        self._lint = Lint()
+        self._lint = lint
         self._digest = hashlib.sha256()
         self._reasons: Counter[str] = Counter()
         self._first_rejects: list[Reject] = []
@@ -179,7 +196,8 @@ class _Pass:
     def report(self, error: SlidepackError | None) -> DataReport:
         """Return what was found; `error` is why the file cannot be used as it is."""
         judge = self._judge
-        warnings = [*self._loss_issues(), *self._lint.issues()]
+        lint = self._lint.report()
+        warnings = [*self._loss_issues(), *lint.issues]
         rejected = self._reasons.total()
         ignored = judge.ignored() if judge else sorted(map(clip, self._unknown))
         return DataReport(
@@ -202,7 +220,7 @@ class _Pass:
                 *self._notes,
                 *(judge.notes() if judge else ()),
                 *_more_ignored(len(ignored)),
-                *self._lint.notes(),
+                *lint.notes,
             ),
             verdict=_verdict(error, bool(warnings or rejected)),
             error=error.report if error else None,

@@ -6,6 +6,8 @@ Rows pass once; of each only hashes are kept.
 from collections import Counter
 from typing import Final
 
+import msgspec
+
 from slidepack.engine.data.personal import SECRETS, kinds_in
 from slidepack.engine.data.report import Issue
 from slidepack.engine.data.rows import ChatRow, Row, TextRow, TokensRow, is_blank, says_none
@@ -52,6 +54,15 @@ _MESSAGES: Final = {
 }
 
 
+class LintReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the lint found."""
+
+    issues: tuple[Issue, ...]
+    """One for each kind of finding."""
+    notes: tuple[str, ...]
+    """What could not be looked at."""
+
+
 class Lint:
     """Sees every accepted row once."""
 
@@ -84,8 +95,11 @@ class Lint:
             self._count("media-tag", row.line)
         self._look_for_personal(row.line, encoded)
 
-    def issues(self) -> list[Issue]:
-        """Return one issue for each kind of finding."""
+    def report(self) -> LintReport:
+        """Return what was found in all rows."""
+        return LintReport(issues=tuple(self._issues()), notes=tuple(self._twins.notes()))
+
+    def _issues(self) -> list[Issue]:
         found = []
         for code, message in _MESSAGES.items():
             if count := self._counts[code]:
@@ -95,10 +109,6 @@ class Lint:
                 text = f"{message}: {count} ({lines}{kinds})"
                 found.append(Issue(line=first[0], code=code, message=text, count=count))
         return found
-
-    def notes(self) -> list[str]:
-        """Return what could not be looked at."""
-        return self._twins.notes()
 
     def _count(self, code: str, line: int) -> None:
         self._counts[code] += 1
