@@ -21,4 +21,4 @@ class Aftermath:
         """Tell of a job that no user ended, and hold the queue where that is wished."""
         self._notices.job_changed(job, state, reason, error, now)
         if state == "failed" and job.on_failure == "stop":
-            self._policy.pause()
+            self._policy.pause(why=f"job {job.id} failed, which was to stop the queue")

@@ -7,6 +7,7 @@ from typing import Final
 
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.notices.notices import Notices
+from slidepack.daemon.policy.gpu_sample import card_key
 from slidepack.daemon.policy.holding import HoldCode
 from slidepack.daemon.policy.watch import PolicyWatch
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
@@ -77,8 +78,9 @@ class Rounds:
         """Measure energy, send what is due, mind the queue's end; every few seconds."""
         monotonic = time.monotonic()
         live = self._attempts.live()
+        cards = self._hardware.training_cards()
+        gpus = [gpu for gpu in self._policy.gpus() if cards is None or card_key(gpu) in cards]
         for attempt in live:
-            gpus = self._policy.gpus()
             self._notices.energy.sample(monotonic, attempt.job_id, attempt.number, gpus)
         self._notices.tick(time.time())
         hold = self._policy.hold()

@@ -23,6 +23,8 @@ class ManualPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     since: float
     until: float | None
     """None lasts until the user resumes."""
+    why: str = ""
+    """Why, where it was not the user who paused."""
 
 
 class Pausing:
@@ -45,8 +47,13 @@ class Pausing:
             logger.error("%s", error)
             self._pause = ManualPause(since=now, until=None)
 
-    def pause(self, until: float | None, now: float) -> None:
+    def pause(self, until: float | None, now: float, why: str = "") -> None:
         """Pause until a time, or until `resume`; a pause that lasts already keeps its beginning.
+
+        Args:
+            until: unix seconds, or None.
+            now: likewise.
+            why: empty where the user asked for it.
 
         Raises:
             SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come.
@@ -60,7 +67,7 @@ class Pausing:
             )
         with self._writing:
             since = now if self._pause is None else self._pause.since
-            pause = ManualPause(since=since, until=until)
+            pause = ManualPause(since=since, until=until, why=why)
             self._documents.put(_KEY, pause)
             self._pause = pause
 
@@ -89,9 +96,10 @@ class Pausing:
         if pause is None or _over(pause, now):
             return None
         end = "you resume it" if pause.until is None else clock_text(pause.until, now, zone)
+        said = f"you paused the queue until {end}"
         return Hold(
             code="paused",
-            reason=f"you paused the queue until {end}",
+            reason=f"{pause.why}; resume the queue to go on" if pause.why else said,
             since=pause.since,
             until=pause.until,
         )

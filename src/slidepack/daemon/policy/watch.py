@@ -220,13 +220,15 @@ class PolicyWatch:
         self._stored.change(changes)
         self._tell()
 
-    def pause(self, until: float | None = None) -> None:
+    def pause(self, until: float | None = None, why: str = "") -> None:
         """Hold everything until a time in unix seconds, or until `resume`; no restart ends it.
+
+        `why` is empty where the user asked for it.
 
         Raises:
             SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come.
         """
-        self._pausing.pause(until, self._clock())
+        self._pausing.pause(until, self._clock(), why)
         self._tell()
 
     def resume(self) -> None:

@@ -12,6 +12,8 @@ from slidepack.daemon.supervisor.starting import StartedWorker, Starter
 
 _AGAIN_SECONDS: Final = 2.0
 """Between two tries at a job that the hardware or the disk keeps waiting."""
+_IN_LINE_SECONDS: Final = 30.0
+"""For which nothing overtakes such a job."""
 
 
 class NextJob:
@@ -35,15 +37,18 @@ class NextJob:
         self._outcomes = outcomes
         self._monotonic = monotonic
         self._tried: dict[int, float] = {}
+        self._first_tried: dict[int, float] = {}
 
     def start(self, now: float) -> StartedWorker | None:
         """Start the first job that can run, where none runs; explain all others.
 
-        A job that cannot run does not keep those behind it from running.
+        A job that waits for its time, a window or another job does not keep those behind it from
+        running. One that the hardware or the disk keeps waiting does so for a while: what the run
+        before it held may be about to be freed.
         """
         queued = self._jobs.queued()
         live = self._jobs.live()
-        running = live[0].id if live else None
+        taken = f"waits for job {live[0].id} to end" if live else ""
         states = self._jobs.states_of(earlier for job in queued for earlier in job.after)
         started = None
         for job in queued:
@@ -51,14 +56,17 @@ class NextJob:
             if depends.broken:
                 self._hold(job, depends.broken, now)
                 continue
-            reason = self._gate.why_wait(job, now) or depends.waits
-            if not reason and running is not None:
-                reason = f"waits for job {running} to end"
+            reason = self._gate.why_wait(job, now) or depends.waits or taken
             if reason:
                 self._jobs.explain(job.id, reason)
-            elif self._may_try(job):
+                self._first_tried.pop(job.id, None)
+                continue
+            if self._may_try(job):
                 started = self._starter.start(job, now)
-                running = None if started is None else job.id
+            if started is not None:
+                taken = f"waits for job {job.id} to end"
+            elif self._is_first_in_line(job):
+                taken = f"waits behind job {job.id}, which was tried just now"
         self._forget_all_but({job.id for job in queued})
         return started
 
@@ -92,6 +100,12 @@ class NextJob:
         self._tried[job.id] = clock
         return True
 
+    def _is_first_in_line(self, job: JobRecord) -> bool:
+        """Return whether those behind a job that was tried in vain still wait for it."""
+        clock = self._monotonic()
+        return clock - self._first_tried.setdefault(job.id, clock) < _IN_LINE_SECONDS
+
     def _forget_all_but(self, job_ids: set[int]) -> None:
         paused = {job.id for job in self._jobs.paused()}
         self._tried = {job: at for job, at in self._tried.items() if job in job_ids | paused}
+        self._first_tried = {job: at for job, at in self._first_tried.items() if job in job_ids}
