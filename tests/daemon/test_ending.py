@@ -143,5 +143,10 @@ def test_a_yield_says_why_and_how_long_it_took() -> None:
     assert _decide(_YIELDED, **facts).reason == "gave way in 3.2 s: cs2 runs"
     killed = _decide(None, exit_code=-9, **facts)
     assert killed.reason == "gave way in 3.2 s: cs2 runs; it goes on from its last checkpoint"
+    for wanted in ("cancel", "pause"):
+        left = _decide(_YIELDED, wanted=wanted, exit_code=75, leave_seconds=0.84)
+        assert left.reason.endswith("ed; its worker left in 0.8 s")
+        killed = _decide(None, wanted=wanted, exit_code=-9, leave_seconds=60.02)
+        assert "did not leave and was killed after 60.0 s" in killed.reason
     # Nobody asked it: somebody sent a signal.
     assert _decide(_YIELDED).reason == "gave way: SIGTERM"

@@ -153,7 +153,8 @@ def test_a_worker_that_does_not_listen_is_killed(hasty_farm: Farm) -> None:
     for _ in range(3):
         hasty_farm.act(job_id, "pause")
     job = hasty_farm.daemon.wait_for(job_id, "paused", seconds=20)
-    assert "without a last checkpoint" in job["reason"]
+    assert "did not leave and was killed after 1." in job["reason"]
+    assert "it wrote no last checkpoint" in job["reason"]
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert "did not leave within 1 s and is killed" in hasty_farm.daemon.log
     checkpoints = Path(hasty_farm.daemon.attempts(job_id)[0]["folder"]) / "checkpoints"

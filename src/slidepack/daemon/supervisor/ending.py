@@ -1,5 +1,6 @@
 """Decides what becomes of a job when its worker has ended. Pure: no clock, no process, no disk."""
 
+import signal
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,8 +53,11 @@ def decide_ending(
     """
     if isinstance(event, Finished) or result_on_disk:
         return Ending(attempt_state="completed", job_state="completed", reason="done")
+    leaving = _leaving(exit_code, leave_seconds)
     if wanted == "cancel":
-        return Ending(attempt_state="cancelled", job_state="cancelled", reason="cancelled")
+        return Ending(
+            attempt_state="cancelled", job_state="cancelled", reason=f"cancelled{leaving}"
+        )
     if isinstance(event, Failed):
         return _failed(event.error)
     if wanted == "pause":
@@ -61,7 +65,7 @@ def decide_ending(
         return Ending(
             attempt_state="paused",
             job_state="paused",
-            reason="paused" if clean else "paused; the worker ended without a last checkpoint",
+            reason=f"paused{leaving}" + ("" if clean else "; it wrote no last checkpoint"),
         )
     took = "" if leave_seconds is None else f" in {leave_seconds:.1f} s"
     if isinstance(event, Yielded):
@@ -92,7 +96,7 @@ def _died(
     exit_code: int | None, fruitless_attempts: int, last_log_line: str, oom_evidence: str
 ) -> Ending:
     # The kernel kills with SIGKILL; a worker that ended otherwise was not its victim.
-    oom_evidence = oom_evidence if exit_code in (None, -9) else ""
+    oom_evidence = oom_evidence if exit_code in (None, -signal.SIGKILL) else ""
     how = _how(exit_code) + (f"; {oom_evidence}" if oom_evidence else "")
     if not _crashed(exit_code) and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
         return Ending(
@@ -126,6 +130,15 @@ def _died(
             fix="Read its log with `slidepack jobs logs`.",
         )
     return _failed(error)
+
+
+def _leaving(exit_code: int | None, leave_seconds: float | None) -> str:
+    """Return how a worker that was asked to leave did so."""
+    if leave_seconds is None:
+        return ""
+    if exit_code == -signal.SIGKILL:
+        return f"; its worker did not leave and was killed after {leave_seconds:.1f} s"
+    return f"; its worker left in {leave_seconds:.1f} s"
 
 
 def _crashed(exit_code: int | None) -> bool:
