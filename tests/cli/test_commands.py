@@ -54,7 +54,7 @@ def test_every_command_but_serve_has_json() -> None:
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
         *(f"service {name}" for name in ("install", "uninstall", "status")),
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
-        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move")),
+        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move", "rm")),
         *(f"models {name}" for name in ("add", "list", "show", "rm")),
     }
 

@@ -65,6 +65,8 @@ def _decide(event: Finished | Yielded | Failed | None, **changes: Any) -> Ending
         (_failed("DATA-CHANGED"), {"wanted": "pause"}, "failed", "failed", "DATA-CHANGED"),
         (_failed("DISK-FULL"), {}, "failed", "paused", "DISK-FULL"),
         (_failed("DISK-FULL"), {"wanted": "yield"}, "failed", "paused", "DISK-FULL"),
+        # Its user paused it: room on the disk must not wake it.
+        (_failed("DISK-FULL"), {"wanted": "pause"}, "failed", "paused", None),
         # Paused, with a last checkpoint or without.
         (_YIELDED, {"wanted": "pause"}, "paused", "paused", None),
         (None, {"wanted": "pause"}, "paused", "paused", None),

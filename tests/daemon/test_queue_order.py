@@ -79,6 +79,41 @@ def test_what_earlier_jobs_mean(stores: Stores) -> None:
 
 
 def test_a_thing_that_cannot_be_scheduled_is_refused() -> None:
-    for values in ({"priority": 101}, {"not_before": float("nan")}, {"after": (1, 1)}):
+    for values in (
+        {"priority": 101},
+        {"not_before": float("nan")},
+        {"not_before": -1.0},
+        # Milliseconds, as a browser counts them.
+        {"not_before": 1.8e12},
+        {"not_before": 1e300},
+        {"after": (1, 1)},
+    ):
         with pytest.raises(ValueError, match=next(iter(values))):
             JobTiming(**values)
+
+
+def test_what_is_half_done_goes_on_before_what_has_not_begun(stores: Stores) -> None:
+    urgent = _add(stores, priority=1)
+    first, second, half = _add(stores), _add(stores), _add(stores)
+    stores.jobs.place_first(half)
+    assert _order(stores) == [urgent, half, first, second]
+    stores.jobs.place_first(half)
+    assert _order(stores) == [urgent, half, first, second]
+    stores.jobs.place_first(urgent)
+    assert _order(stores) == [urgent, half, first, second], "alone in its priority"
+
+
+def test_a_users_wish_is_never_weakened(stores: Stores) -> None:
+    strength = ("yield", "pause", "cancel")
+    for earlier in strength:
+        for later in strength:
+            job_id = _add(stores)
+            stores.jobs.move(job_id, "starting", "planned", 1.0)
+            stores.jobs.want(job_id, earlier, 1.0, "first")
+            stores.jobs.want(job_id, later, 2.0, "second")
+            job = stores.jobs.get(job_id)
+            assert job.wanted == max(earlier, later, key=strength.index)
+            changed = strength.index(later) > strength.index(earlier)
+            assert (job.wanted_at, job.wanted_why) == (
+                (2.0, "second") if changed else (1.0, "first")
+            )

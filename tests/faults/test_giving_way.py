@@ -140,9 +140,7 @@ def test_jobs_come_after_others_and_may_stop_the_queue(farm: Farm) -> None:
     behind = farm.queue(steps=8, seed=9)
     failed = daemon.wait_for(stopper, "failed")
     assert failed["error"]["code"] == daemon.job(broken)["error"]["code"]
-    wait_until(
-        lambda: f"job {stopper} failed, which was to stop" in daemon.job(behind)["reason"]
-    )
+    wait_until(lambda: f"job {stopper} failed, which was to stop" in daemon.job(behind)["reason"])
     retried = farm.act(stopper, "retry")["id"]
     assert daemon.job(retried)["on_failure"] == "stop"
     farm.act(retried, "cancel")

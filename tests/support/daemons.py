@@ -25,6 +25,7 @@ class DaemonProcess:
             "SLIDEPACK_HOME": str(home),
             "SLIDEPACK_PORT": "0",
             "SLIDEPACK_DISK_FLOOR_GB": "0",
+            "SLIDEPACK_RETRY_SECONDS": "0.1",
             **{f"SLIDEPACK_{name.upper()}": value for name, value in settings.items()},
         }
         self.process: subprocess.Popen[str] | None = None

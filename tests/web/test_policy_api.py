@@ -1,5 +1,6 @@
 """The policy, its state and the user's pause over the API of a real daemon."""
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -93,6 +94,10 @@ def test_a_pause_may_have_an_end(shared_daemon: DaemonProcess) -> None:
         ({"seconds": -5}, "seconds is -5"),
         ({"seconds": 1e12}, "seconds is 1e+12"),
         ({"until": 1000}, "until is 1000"),
+        ({"until": 1.8e12}, "until is 1.8e+12"),
+        ({"until": 1e300}, "until is 1e+300"),
+        ({"until": -1e18}, "until is -1e+18"),
+        ({"until": 10**400}, "until"),
         ({"seconds": 5, "until": 1e10}, "seconds and until"),
         ({"minutes": 5}, "minutes"),
     ],
@@ -104,6 +109,31 @@ def test_a_pause_that_cannot_be_is_refused(
     assert (answer.status_code, answer.json()["code"]) == (400, "DAEMON-REQUEST-INVALID")
     assert named in answer.json()["why"]
     assert shared_daemon.api("GET", "/policy/state")["hold"] is None
+
+
+@pytest.mark.parametrize("until", ["1.8e12", "1e300", "-1e18", '"soon"', "1e999"])
+def test_whatever_pause_is_stored_the_daemon_lives(daemon: DaemonProcess, until: str) -> None:
+    daemon.api("POST", "/queue/pause")
+    daemon.kill()
+    connection = sqlite3.connect(daemon.home / "slidepack.db")
+    with connection:
+        body = f'{{"since": 1e9, "until": {until}}}'
+        connection.execute("UPDATE documents SET body = ? WHERE key = 'pause'", (body,))
+    connection.close()
+    daemon.start()
+    with daemon.http() as client:
+        for path in ("/", "/metrics", "/api/v1/policy/state", "/api/v1/digest"):
+            assert client.get(path).status_code == 200, path
+    hold = daemon.api("GET", "/policy/state")["hold"]
+    if until == "-1e18":
+        assert hold is None
+    else:
+        assert (hold["reason"], hold["until"]) == (
+            "you paused the queue until you resume it",
+            None,
+        )
+    assert daemon.api("POST", "/queue/resume")["may_run"]
+    assert "Traceback" not in daemon.log
 
 
 def test_windows_decide_the_state(shared_daemon: DaemonProcess) -> None:

@@ -148,7 +148,11 @@ def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
 
 
 def job_page(
-    state: JobState, *, begun: bool = True, method: LoraMethod | FullMethod | None = None
+    state: JobState,
+    *,
+    begun: bool = True,
+    method: LoraMethod | FullMethod | None = None,
+    rescuable: bool = False,
 ) -> JobPage:
     row = {"at": 5.0, "from_state": "draft", "to_state": state, "reason": "because"}
     spec = JobSpec(
@@ -180,6 +184,7 @@ def job_page(
         eval_before=3.0 if begun else None,
         eval_now=2.0 if begun else None,
         last_event_id=4,
+        rescuable=rescuable,
     )
 
 
@@ -308,6 +313,17 @@ def test_a_full_job_shows_where_its_model_is_and_has_no_adapter_to_download() ->
     for text in (model, running):
         assert "adapter" not in text.casefold()
         assert "rank" not in text.casefold()
+
+
+def test_a_job_is_rescued_only_where_there_is_something_to_go_on_from() -> None:
+    offered, plain = (
+        render("parts/job_actions.html", page=job_page("failed", rescuable=rescuable))
+        for rescuable in (True, False)
+    )
+    assert 'hx-post="/jobs/7/rescue"' in offered
+    assert "rescue" not in plain
+    for text in (offered, plain):
+        assert 'hx-post="/jobs/7/retry"' in text
 
 
 @pytest.mark.parametrize("name", ["method", "too_long"])

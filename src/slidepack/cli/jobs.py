@@ -209,6 +209,16 @@ def move(
     _act(job_id, "move", json_output, {"before": before})
 
 
+@app.command("rm")
+def remove(job_id: int, json_output: Json = False) -> None:
+    """Delete an ended job: its chart, its checkpoints and its result."""
+    connect().delete(f"/jobs/{job_id}")
+    if json_output:
+        print_json({"removed": job_id})
+    else:
+        say(f"Job {job_id} is deleted.")
+
+
 def _act(job_id: int, action: str, json_output: bool, body: object = None) -> None:
     job = connect().post(f"/jobs/{job_id}/{action}", body)
     if json_output:

@@ -18,7 +18,10 @@ class Aftermath:
     def settled(
         self, job: JobRecord, state: JobState, reason: str, error: ErrorReport | None, now: float
     ) -> None:
-        """Tell of a job that no user ended, and hold the queue where that is wished."""
+        """Tell of a job that no user ended, and hold the queue where that is wished.
+
+        Both belong to the supervisor's transaction, which may yet fail.
+        """
         self._notices.job_changed(job, state, reason, error, now)
         if state == "failed" and job.on_failure == "stop":
             self._policy.pause(why=f"job {job.id} failed, which was to stop the queue")

@@ -14,24 +14,18 @@ class DiskRoom:
         self._home = home
         self.floor_bytes = floor_bytes
 
-    def shortage(self, plan: RunPlan, already_written: int = 0) -> str:
+    def shortage(self, plan: RunPlan) -> str:
         """Return why a run does not fit, in words; empty where it does.
 
-        Args:
-            plan: of the run.
-            already_written: bytes of the plan that are on the disk already.
+        What earlier attempts left counts for nothing: a new one writes checkpoints of its own
+        before theirs are deleted.
 
         Raises:
             OSError: the disk does not answer.
         """
         free = shutil.disk_usage(self._home).free
-        needed = max(0, plan.predicted_disk_bytes - already_written)
+        needed = plan.predicted_disk_bytes
         if needed + self.floor_bytes <= free:
             return ""
         kept = f", {self.floor_bytes / 1e9:.2f} GB of that is kept free" if self.floor_bytes else ""
         return f"{needed / 1e9:.2f} GB needed on the disk, {free / 1e9:.2f} GB free{kept}"
-
-
-def bytes_below(folder: Path) -> int:
-    """Return the size of all files below a folder; 0 where it is gone."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

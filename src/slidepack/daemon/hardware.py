@@ -14,6 +14,7 @@ from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware
 from slidepack.daemon.probe.software import (
     SoftwareInfo,
+    TorchBuild,
     TorchDevice,
     read_software,
     torch_report_command,
@@ -88,8 +89,8 @@ def machine_now(
 ) -> Machine | Waiting:
     """Return what a run may use, or why none can start now.
 
-    A card that is there and cannot be used, as after a driver update, is a reason to wait: a run
-    never goes to the CPU in silence.
+    A card that is there and cannot be used, as after a driver update, is a reason to wait, and so
+    is a driver that does not answer: a run never goes to the CPU in silence.
 
     Args:
         report: the hardware.
@@ -109,13 +110,10 @@ def machine_now(
     usable = None
     if device == "auto":
         usable = next((d for d in software.torch.devices if d.supported), None)
-        cards = training_gpus(report)
-        if usable is None and cards and software.torch.build in ("cuda", "rocm"):
-            why = software.torch.problem or "torch shows no card that it has code for"
-            return Waiting(
-                f"waits: {cards[0].name} cannot be used ({why}); "
-                'see `slidepack doctor`, or set device = "cpu" in the settings'
-            )
+        if usable is None:
+            why = _why_not_the_cpu(report, software.torch)
+            if why:
+                return Waiting(f'waits: {why}, or set device = "cpu" in the settings')
     limit = memory.cgroup_limit_bytes or memory.total_bytes
     ram = min(limit, memory.total_bytes) if whole else min(limit, memory.available_bytes)
     threads = max(1, min(cpu.allowed_cores, cpu.physical_cores or cpu.allowed_cores))
@@ -125,6 +123,23 @@ def machine_now(
         ram_available_bytes=ram,
         cpu_threads=threads,
     )
+
+
+def _why_not_the_cpu(report: HardwareReport, torch: TorchBuild) -> str:
+    """Return which card torch was meant for and why it cannot use it; empty where there is none."""
+    if torch.build not in ("cuda", "rocm"):
+        return ""
+    vendor = report.nvidia if torch.build == "cuda" else report.amd
+    if isinstance(vendor, ProbeProblem):
+        return f"{vendor.what} ({vendor.why}) {vendor.fix} See `slidepack doctor`"
+    shown = {gpu.pci_address for gpu in vendor.gpus}
+    # What the driver shows and nobody means to train on is no reason to wait.
+    names = [gpu.name for gpu in training_gpus(report)]
+    names += [f"the card at {address}" for address in vendor.cards_on_bus if address not in shown]
+    if not names:
+        return ""
+    why = torch.problem or "torch shows no card that it has code for"
+    return f"{names[0]} cannot be used ({why}); see `slidepack doctor`"
 
 
 def _vram(device: TorchDevice, gpus: tuple[Gpu, ...], *, whole: bool) -> int:

@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from slidepack.daemon.changes import Changes
 from slidepack.daemon.paths import DataPaths
@@ -16,13 +15,14 @@ from slidepack.daemon.requests import (
     with_lr_factor,
 )
 from slidepack.daemon.states import LIVE
-from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.store.timing import JobTiming
+from slidepack.daemon.supervisor.choosing import is_held_by
+from slidepack.daemon.supervisor.retention import Retention
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.runfolder import RunFolder
 
 
 class Queue:
@@ -32,7 +32,8 @@ class Queue:
         self,
         database: Database,
         jobs: JobStore,
-        attempts: AttemptStore,
+        runlog: RunLog,
+        retention: Retention,
         catalogue: Catalogue,
         paths: DataPaths,
         changes: Changes,
@@ -43,7 +44,8 @@ class Queue:
         Args:
             database: for transactions over several stores.
             jobs: the queue.
-            attempts: the tries at its jobs.
+            runlog: what their workers reported.
+            retention: deletes what nobody needs any more.
             catalogue: models and datasets.
             paths: the data directory.
             changes: told about every change.
@@ -51,7 +53,8 @@ class Queue:
         """
         self._db = database
         self._jobs = jobs
-        self._attempts = attempts
+        self._runlog = runlog
+        self._retention = retention
         self._catalogue = catalogue
         self._paths = paths
         self._changes = changes
@@ -115,27 +118,39 @@ class Queue:
                 RUN-NO-CHECKPOINT where it is to go on from a checkpoint and has none.
         """
         how = request or RetryRequest()
+        now = time.time()
         with self._db.transaction():
             job = self._jobs.get(job_id)
             if not job.terminal:
                 raise _wrong_state(job, "retried")
-            if how.resume and not self._has_checkpoint(job_id):
+            if how.resume and not can_go_on(self._jobs, self._runlog, job):
                 raise SlidepackError(
                     "RUN-NO-CHECKPOINT",
-                    f"Job {job_id} left no checkpoint to go on from.",
-                    why="it ended before its first one, or they were deleted",
+                    f"Job {job_id} left no good checkpoint to go on from.",
+                    why="it ended before its first one, or diverged before it",
                     fix="Retry it from the start.",
                 )
             spec = with_lr_factor(self._jobs.spec(job_id), how.lr_factor)
-            again = self._jobs.add(
-                spec,
-                time.time(),
-                JobTiming(priority=job.priority, any_time=job.any_time, on_failure=job.on_failure),
-                adopts=job_id if how.resume else None,
+            timing = JobTiming(
+                priority=job.priority,
+                not_before=job.not_before,
+                any_time=job.any_time,
+                after=job.after,
+                after_failure=job.after_failure,
+                on_failure=job.on_failure,
             )
-            self._jobs.wait_for_instead(job_id, again.id)
+            again = self._jobs.add(spec, now, timing, adopts=job_id if how.resume else None)
+            if job.state != "completed":
+                self._jobs.wait_for_instead(job_id, again.id)
+                self._let_go(job_id, again.id, now)
         self._changes.bump()
         return again
+
+    def _let_go(self, failed: int, again: int, now: float) -> None:
+        """Queue what was held because a job failed: it waits for the new one now."""
+        for held in self._jobs.paused():
+            if again in held.after and is_held_by(held.reason, failed):
+                self._jobs.move(held.id, "queued", f"waits for job {again}", now)
 
     def move(self, job_id: int, request: MoveRequest) -> JobRecord:
         """Give a job another place in the queue.
@@ -152,9 +167,28 @@ class Queue:
         self._changes.bump()
         return self._jobs.get(job_id)
 
-    def _has_checkpoint(self, job_id: int) -> bool:
-        folders = (RunFolder(Path(attempt.folder)) for attempt in self._attempts.of(job_id))
-        return any(folder.list_checkpoints() for folder in folders)
+    def remove(self, job_id: int) -> None:
+        """Delete an ended job with its folder: chart, checkpoints, result.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended or another needs it.
+        """
+        with self._db.transaction():
+            job = self._jobs.get(job_id)
+            if not job.terminal:
+                raise _wrong_state(job, "deleted")
+            users = self._jobs.needed_by(job_id)
+            if users:
+                raise SlidepackError(
+                    "RUN-STATE",
+                    f"Job {job_id} cannot be deleted.",
+                    why=f"job {users[0]} goes on from it, or comes after it",
+                    fix="Cancel that one first.",
+                )
+            self._runlog.forget(job_id)
+            self._jobs.remove(job_id)
+            self._retention.remove_job_folder(job_id)
+        self._changes.bump()
 
     def forget_model(self, model_id: str) -> None:
         """Take a model off the list; what was converted or downloaded for it is deleted.
@@ -184,16 +218,31 @@ class Queue:
         now = time.time()
         with self._db.transaction():
             job = self._jobs.get(job_id)
-            if job.terminal or (wanted == "pause" and job.state == "paused"):
+            # A full disk paused it, and it would go on by itself.
+            stays = wanted == "pause" and job.state == "paused" and job.error is not None
+            if job.terminal or (wanted == "pause" and job.state == "paused" and not stays):
                 raise _wrong_state(job, "cancelled" if wanted == "cancel" else "paused")
-            if job.state in LIVE:
+            if stays:
+                self._jobs.keep_paused(job_id)
+            elif job.state in LIVE:
                 self._jobs.want(job_id, wanted, now)
             elif wanted == "cancel":
-                self._jobs.move(job_id, "cancelled", "cancelled before it ran", now)
+                self._jobs.move(job_id, "cancelled", "cancelled while nothing ran", now)
+                self._retention.after_end(job_id)
             else:
                 self._jobs.move(job_id, "paused", "paused", now)
         self._changes.bump()
         return self._jobs.get(job_id)
+
+
+def can_go_on(jobs: JobStore, runlog: RunLog, job: JobRecord) -> bool:
+    """Return whether a job, or one that it went on from, left a healthy checkpoint."""
+    current: JobRecord | None = job
+    while current is not None:
+        if runlog.has_good_checkpoint(current.id):
+            return True
+        current = None if current.adopts is None else jobs.get(current.adopts)
+    return False
 
 
 def _wrong_state(job: JobRecord, verb: str) -> SlidepackError:

@@ -1,5 +1,6 @@
 """What the daemon looks at again and again beside its queue: games, cards, its machine's sleep."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from slidepack.daemon.policy.holding import HoldCode
 from slidepack.daemon.policy.watch import PolicyWatch
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.jobs import JobStore
+from slidepack.daemon.supervisor.retention import Retention
 from slidepack.daemon.system.queue_end import QueueEnd, QueueView
 from slidepack.daemon.system.sleep_guard import SleepGuard
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 _SOMEBODY: Final[frozenset[HoldCode]] = frozenset(
     {"paused", "application", "foreign-vram", "foreign-load"}
@@ -34,6 +38,7 @@ class Rounds:
         hardware: HardwareMonitor,
         policy: PolicyWatch,
         notices: Notices,
+        retention: Retention,
         guard: SleepGuard,
         queue_end: QueueEnd,
         our_pids: Callable[[], list[int]],
@@ -46,6 +51,7 @@ class Rounds:
             hardware: knows which cards training uses.
             policy: decides whether training may run.
             notices: measures energy and tells the user.
+            retention: deletes what nobody needs any more.
             guard: keeps the machine awake.
             queue_end: what happens when the queue is done.
             our_pids: process ids of the workers that run.
@@ -55,14 +61,19 @@ class Rounds:
         self._hardware = hardware
         self._policy = policy
         self._notices = notices
+        self._retention = retention
         self._guard = guard
         self._queue_end = queue_end
         self._our_pids = our_pids
         self._planned: tuple[str, int | None] = ("", None)
+        self._problems: dict[str, str] = {}
 
     def look(self) -> None:
         """Look at games, cards and other programs; about every second."""
         live = self._attempts.live()
+        running = ", ".join(str(attempt.job_id) for attempt in live)
+        # First: a look that fails must not let the machine fall asleep under a run.
+        self._guard.keep_awake(f"Job {running} trains" if running else "")
         self._policy.look(
             time.time(),
             time.monotonic(),
@@ -71,27 +82,47 @@ class Rounds:
             planned_vram_bytes=self._planned_vram(live),
             cards=self._hardware.training_cards(),
         )
-        running = ", ".join(str(attempt.job_id) for attempt in live)
-        self._guard.keep_awake(f"Job {running} trains" if running else "")
 
     def tell(self) -> None:
-        """Measure energy, send what is due, mind the queue's end; every few seconds."""
+        """Measure energy, send what is due, mind the queue's end; every few seconds.
+
+        Each is done whatever becomes of the others. What fails is logged, and tried again.
+        """
         monotonic = time.monotonic()
-        live = self._attempts.live()
+        self._try("energy", lambda: self._measure(monotonic))
+        self._try("notices", lambda: self._notices.tick(time.time()))
+        self._try("what is of no use", self._retention.work)
+        self._try("the queue's end", lambda: self._queue_end.look(monotonic, self._queue))
+
+    def _measure(self, monotonic: float) -> None:
         cards = self._hardware.training_cards()
         gpus = [gpu for gpu in self._policy.gpus() if cards is None or card_key(gpu) in cards]
-        for attempt in live:
+        for attempt in self._attempts.live():
             self._notices.energy.sample(monotonic, attempt.job_id, attempt.number, gpus)
-        self._notices.tick(time.time())
+
+    def _queue(self) -> QueueView:
+        attempts = self._attempts.live()
+        with_worker = {attempt.job_id for attempt in attempts}
+        # One that starts has left the queue, and may not have an attempt yet.
+        others = [job for job in self._jobs.live() if job.id not in with_worker]
         hold = self._policy.hold()
-        self._queue_end.look(
-            monotonic,
-            QueueView(
-                live=len(live),
-                waiting=len(self._jobs.queued()),
-                hold=hold.reason if hold is not None and hold.code in _SOMEBODY else "",
-            ),
+        return QueueView(
+            live=len(attempts),
+            waiting=len(self._jobs.queued()) + len(others),
+            hold=hold.reason if hold is not None and hold.code in _SOMEBODY else "",
         )
+
+    def _try(self, part: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            # Whatever it is, it is told once, and the other parts go on.
+            expected = isinstance(error, SlidepackError | OSError)
+            if repr(error) != self._problems.get(part):
+                logger.error("%s: %s", part, error, exc_info=None if expected else error)
+            self._problems[part] = repr(error)
+        else:
+            self._problems.pop(part, None)
 
     def _planned_vram(self, live: list[AttemptRecord]) -> int | None:
         if not live:

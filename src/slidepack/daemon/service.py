@@ -36,6 +36,7 @@ from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.gate import PolicyGate
 from slidepack.daemon.supervisor.next_job import NextJob
+from slidepack.daemon.supervisor.retention import Retention
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.supervisor import Supervisor
 from slidepack.daemon.supervisor.worker_process import current_boot_id
@@ -74,6 +75,13 @@ class Service:
         self.notifier = Notifier.from_environment(os.environ, os.getpid())
         self._watchdog = Watchdog(self.notifier, _PARTS)
         self._open_stores()
+        self.retention = Retention(
+            database=self.database,
+            jobs=self.jobs,
+            attempts=self.attempts,
+            runlog=self.runlog,
+            folder=paths.jobs,
+        )
         self.hardware = HardwareMonitor(paths.home)
         self.policy = PolicyWatch(
             self.documents,
@@ -92,7 +100,8 @@ class Service:
         self.queue = Queue(
             self.database,
             self.jobs,
-            self.attempts,
+            self.runlog,
+            self.retention,
             self.catalogue,
             paths,
             self.changes,
@@ -112,6 +121,7 @@ class Service:
             hardware=self.hardware,
             policy=self.policy,
             notices=self.notices,
+            retention=self.retention,
             guard=self.guard,
             queue_end=self.queue_end,
             our_pids=lambda: [worker.pid for worker in self.supervisor.running()],
@@ -185,7 +195,6 @@ class Service:
             room=DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9)),
             outcomes=aftermath,
             reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
-            alive=self._queue_lives,
         )
         return Supervisor(
             database=self.database,
@@ -195,21 +204,21 @@ class Service:
             next_job=NextJob(
                 database=self.database,
                 jobs=self.jobs,
+                attempts=self.attempts,
                 starter=starter,
                 gate=gate,
                 outcomes=aftermath,
+                retry_seconds=self.settings.retry_seconds,
             ),
             gate=gate,
             outcomes=aftermath,
+            retention=self.retention,
             changes=self.changes,
             stop_seconds=self.settings.worker_stop_seconds,
         )
 
     def _tick(self) -> None:
         self._guarded("queue", self._tick_queue)
-        self._queue_lives()
-
-    def _queue_lives(self) -> None:
         self._watchdog.alive("queue", time.monotonic())
 
     def _tick_queue(self) -> None:
@@ -226,10 +235,12 @@ class Service:
     def _guarded(self, part: str, work: Callable[[], None]) -> None:
         try:
             work()
-        except (SlidepackError, OSError) as error:
-            # A full disk, most of all: nothing is lost, and the next round tries again.
-            if str(error) != self._problems.get(part):
-                logger.error("%s", error)
-            self._problems[part] = str(error)
+        except Exception as error:
+            # A full disk, most of all: nothing is lost, and the next round tries again. What nobody
+            # expected is told once, with its traceback, and keeps no other part from its round.
+            expected = isinstance(error, SlidepackError | OSError)
+            if repr(error) != self._problems.get(part):
+                logger.error("%s", error, exc_info=None if expected else error)
+            self._problems[part] = repr(error)
         else:
             self._problems.pop(part, None)

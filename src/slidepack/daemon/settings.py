@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Free space that uploads leave on the data directory's disk, in units of 1e9 bytes."""
     worker_stop_seconds: float = 60.0
     """How long a worker may take to checkpoint and leave before it is killed."""
+    retry_seconds: float = 5.0
+    """How long a job waits whose worker died without a step; then six times as long each time."""
     model_endpoint: str = ""
     """Address of a Hugging Face mirror; empty is the hub itself."""
 
@@ -40,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"disk_floor_gb is {self.disk_floor_gb}; use 0 or more")
         if not 1 <= self.worker_stop_seconds < math.inf:
             raise ValueError(f"worker_stop_seconds is {self.worker_stop_seconds}; use 1 or more")
+        if not 0 <= self.retry_seconds <= 3600:
+            raise ValueError(f"retry_seconds is {self.retry_seconds}; use 0 to 3600")
 
 
 def data_home(environment: Mapping[str, str]) -> Path:

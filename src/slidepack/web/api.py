@@ -19,6 +19,7 @@ from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.engine.data.mapping import parse_columns
 from slidepack.engine.data.report import CheckOptions
 from slidepack.web.access import Access
+from slidepack.web.header_values import whole_number
 from slidepack.web.jobs_api import job_routes
 from slidepack.web.notices_api import notice_routes
 from slidepack.web.policy_api import policy_routes
@@ -107,11 +108,11 @@ async def upload_dataset(
     encoding: FromQuery[str | None] = None,
 ) -> DatasetRecord:
     """Store and check a data file; the body is the file itself, `map` says ROLE=COLUMN."""
-    length = request.headers.get("content-length")
+    length = request.headers.get("content-length", "")
     dataset = await service.uploads.receive(
         request.stream(),
         name=name,
-        declared_bytes=int(length) if length and length.isdecimal() else None,
+        declared_bytes=whole_number(length),
         options=CheckOptions(
             form=form,
             columns=parse_columns(columns or ()),

@@ -56,3 +56,5 @@ class JobPage:
     eval_before: float | None
     eval_now: float | None
     last_event_id: int
+    rescuable: bool
+    """Whether it diverged after a healthy checkpoint, from which it may go on."""

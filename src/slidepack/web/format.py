@@ -28,10 +28,13 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(unix_seconds: float | None) -> str:
-    """Return a time as local date and time."""
+    """Return a time as local date and time; empty where there is none, or no calendar holds it."""
     if unix_seconds is None:
         return ""
-    return time.strftime("%d %b %H:%M:%S", time.localtime(unix_seconds))
+    try:
+        return time.strftime("%d %b %H:%M:%S", time.localtime(unix_seconds))
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def count(number: float) -> str:

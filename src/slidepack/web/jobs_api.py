@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from litestar import Request, get, post
+from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import File, ServerSentEvent
@@ -11,6 +11,7 @@ from litestar.response import File, ServerSentEvent
 from slidepack.daemon.requests import JobRequest, MoveRequest, RetryRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.header_values import whole_number
 from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_detail, log_tail
 from slidepack.web.streams import job_stream
 
@@ -67,6 +68,12 @@ async def move_job(service: Service, job_id: FromPath[int], data: MoveRequest) -
     return await asyncio.to_thread(service.queue.move, job_id, data)
 
 
+@delete("/jobs/{job_id:int}")
+async def remove_job(service: Service, job_id: FromPath[int]) -> None:
+    """Delete an ended job with everything that it left."""
+    await asyncio.to_thread(service.queue.remove, job_id)
+
+
 @get("/jobs/{job_id:int}/chart")
 async def job_chart(service: Service, job_id: FromPath[int]) -> Chart:
     """Return the series of a job's charts."""
@@ -92,8 +99,8 @@ async def stream_job(
 ) -> ServerSentEvent:
     """Stream a job's events; goes on after the Last-Event-ID header, or after `after`."""
     await asyncio.to_thread(service.jobs.get, job_id)
-    last = request.headers.get("last-event-id", "")
-    return ServerSentEvent(job_stream(service, job_id, int(last) if last.isdecimal() else after))
+    last = whole_number(request.headers.get("last-event-id", ""))
+    return ServerSentEvent(job_stream(service, job_id, after if last is None else last))
 
 
 def job_routes() -> list[HTTPRouteHandler]:
@@ -107,6 +114,7 @@ def job_routes() -> list[HTTPRouteHandler]:
         resume_job,
         retry_job,
         move_job,
+        remove_job,
         job_chart,
         job_log,
         download_adapter,

@@ -14,6 +14,7 @@ from litestar.plugins.htmx import ClientRedirect
 from litestar.response import Redirect, Template
 
 from slidepack.daemon.doctor.judge import findings
+from slidepack.daemon.queue import can_go_on
 from slidepack.daemon.requests import JobRequest, ModelRequest, RetryRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.jobs import JobRecord
@@ -27,7 +28,7 @@ from slidepack.web.results import JobDetail, job_detail, log_tail
 AnyRequest = Request[Any, Any, Any]
 Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
 
-_LOG_CHARS = 6000
+_LOG_BYTES = 6000
 _HOME_PARTS = ("hardware", "models", "library", "policy", "queue")
 _JOB_PARTS = ("status", "actions", "samples", "history", "log")
 _JOB_ACTIONS = ("cancel", "pause", "resume", "retry", "rescue")
@@ -192,15 +193,18 @@ def _job(request: AnyRequest, service: Service, access: Access, job_id: int) -> 
     # Read before the rest, so that the live stream repeats an event rather than skips it.
     last_event_id = service.runlog.last_event_id()
     detail = job_detail(service, job_id)
+    error = detail.job.error
+    diverged = detail.job.state == "failed" and error is not None and error.code == "RUN-DIVERGED"
     measured = [row for row in detail.evaluations if row["split"] == "selection"]
     return JobPage(
         csrf_token=_csrf(request, access),
         detail=detail,
         samples=_sample_pairs(detail),
-        log=log_tail(service, job_id)[-_LOG_CHARS:],
+        log=log_tail(service, job_id, _LOG_BYTES),
         eval_before=measured[0]["loss"] if measured else None,
         eval_now=measured[-1]["loss"] if len(measured) > 1 else None,
         last_event_id=last_event_id,
+        rescuable=diverged and can_go_on(service.jobs, service.runlog, detail.job),
     )
 
 

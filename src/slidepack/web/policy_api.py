@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from litestar import get, post, put
 from litestar.handlers import BaseRouteHandler
 
+from slidepack.daemon.policy.pausing import LONGEST_PAUSE_SECONDS
 from slidepack.daemon.policy.rules import Policy
 from slidepack.daemon.policy.state import PolicyState
 from slidepack.daemon.service import Service
-
-_LONGEST_SECONDS: Final = 366 * 86400.0
 
 
 class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,8 +26,10 @@ class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Refuse what says two things, or nothing that can be meant."""
         if self.seconds is not None and self.until is not None:
             raise ValueError("seconds and until are both given; give one")
-        if self.seconds is not None and not 0 < self.seconds <= _LONGEST_SECONDS:
+        if self.seconds is not None and not 0 < self.seconds <= LONGEST_PAUSE_SECONDS:
             raise ValueError(f"seconds is {self.seconds:g}; use more than 0, and at most a year")
+        if self.until is not None and self.until - time.time() > LONGEST_PAUSE_SECONDS:
+            raise ValueError(f"until is {self.until:g}; use unix seconds within a year from now")
 
 
 @get("/policy")

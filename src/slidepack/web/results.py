@@ -1,5 +1,6 @@
 """What the API and the page read of a job: its details, charts, log and result."""
 
+import os
 import secrets
 import zipfile
 from pathlib import Path
@@ -66,20 +67,44 @@ def chart(service: Service, job_id: int) -> Chart:
     )
 
 
-def log_tail(service: Service, job_id: int) -> str:
+def log_tail(service: Service, job_id: int, most_bytes: int = _MAX_LOG_BYTES) -> str:
     """Return the end of the logs of all attempts, oldest first.
+
+    What lies before the last `most_bytes` bytes is left out, whole attempts too.
 
     Raises:
         SlidepackError: RUN-NOT-FOUND.
     """
     service.jobs.get(job_id)
-    texts = []
-    for attempt in service.attempts.of(job_id):
-        path = RunFolder(Path(attempt.folder)).log
-        data = path.read_bytes()[-_MAX_LOG_BYTES:] if path.exists() else b""
-        text = data.decode("utf-8", "replace")
-        texts.append(f"--- attempt {attempt.number} ({attempt.state}) ---\n{text}")
-    return "\n".join(texts)
+    texts: list[str] = []
+    left = most_bytes
+    for attempt in reversed(service.attempts.of(job_id)):
+        if left <= 0:
+            break
+        text = f"--- attempt {attempt.number} ({attempt.state}) ---\n"
+        try:
+            data, size = _end_of(RunFolder(Path(attempt.folder)).log, left)
+            text += data.decode("utf-8", "replace")
+            left -= size
+        except FileNotFoundError:
+            # It has not begun to write, or its folder was deleted.
+            pass
+        except OSError as error:
+            text += f"Its log cannot be read: {error.strerror}."
+        texts.append(text)
+    return "\n".join(reversed(texts))
+
+
+def _end_of(path: Path, most_bytes: int) -> tuple[bytes, int]:
+    """Return the end of a file, from the start of a line where one starts in it, and its size."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(0, size - most_bytes)
+        file.seek(begin)
+        # Not to the end: a worker may write faster than this reads.
+        data = file.read(size - begin)
+    lines = data.partition(b"\n")[2] if begin else data
+    return lines or data, size
 
 
 def adapter_zip(service: Service, job_id: int) -> Path:

@@ -205,3 +205,19 @@ def test_the_systems_zone_is_read_anew_each_time(
     assert system_zone(tmp_path / "none").utcoffset(summer) == timedelta(0)
     monkeypatch.setenv("TZ", ":America/New_York")
     assert summer.replace(tzinfo=system_zone(localtime)).utcoffset() == timedelta(hours=-4)
+
+
+@given(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.floats(allow_nan=True, allow_infinity=True) | st.just(1_796_000_000.0),
+)
+def test_every_number_has_a_text(instant: float, now: float) -> None:
+    for zone in (UTC, BERLIN, ZoneInfo("Pacific/Kiritimati"), ZoneInfo("Etc/GMT+12")):
+        assert clock_text(instant, now, zone)
+
+
+@pytest.mark.parametrize("instant", [1.8e12, 1e300, -1e18, float("inf"), float("nan")])
+def test_what_no_calendar_holds_is_called_so(instant: float) -> None:
+    assert clock_text(instant, 1_796_000_000.0, BERLIN) == "a time that no calendar holds"
+    # Beside a clock that shows nothing, a moment still has its date.
+    assert clock_text(1_796_000_000.0, instant, UTC) == "2026-11-30 00:53"

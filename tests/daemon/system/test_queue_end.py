@@ -1,7 +1,11 @@
 """What happens at the queue's end, and all that keeps it from happening."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.private_bus import FakeLogind, PrivateBus
 
@@ -56,11 +60,16 @@ def end(documents: Documents, power: Power) -> QueueEnd:
     return QueueEnd(documents, power, BOOT)
 
 
+def _look(end: QueueEnd, second: float, view: QueueView) -> None:
+    end.look(second, lambda: view)
+
+
 def _counting(end: QueueEnd, action: PowerAction = "poweroff") -> None:
     """Arm it and let a queue end at second 100."""
     end.arm(action)
-    end.look(0.0, BUSY)
-    end.look(100.0, DONE)
+    _look(end, 0.0, BUSY)
+    _look(end, 95.0, DONE)
+    _look(end, 100.0, DONE)
     assert end.state(100.0).seconds_left == COUNTDOWN_SECONDS
 
 
@@ -73,59 +82,61 @@ def test_it_happens_once_five_minutes_after_the_last_job(
     end: QueueEnd, power: Power, action: PowerAction
 ) -> None:
     _counting(end, action)
-    end.look(399.9, DONE)
+    _look(end, 399.9, DONE)
     assert power.done == []
     assert end.state(160.0).seconds_left == 240
-    end.look(400.0, DONE)
+    _look(end, 400.0, DONE)
     assert power.done == [action]
     for second in range(401, 2000, 100):
-        end.look(float(second), DONE)
-    end.look(2000.0, BUSY)
-    end.look(2100.0, DONE)
-    end.look(9999.0, DONE)
+        _look(end, float(second), DONE)
+    _look(end, 2000.0, BUSY)
+    _look(end, 2100.0, DONE)
+    _look(end, 9999.0, DONE)
     assert power.done == [action]
     assert _phase(end) == "off"
 
 
 def test_nothing_is_chosen_until_somebody_chooses(end: QueueEnd, power: Power) -> None:
-    end.look(0.0, BUSY)
-    end.look(1.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 0.0, BUSY)
+    _look(end, 1.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "off")
 
 
 def test_jobs_that_wait_are_no_end(end: QueueEnd, power: Power) -> None:
     end.arm("poweroff")
-    end.look(0.0, BUSY)
+    _look(end, 0.0, BUSY)
     for second in range(0, 30_000, 600):
-        end.look(float(second), QUEUED)
+        _look(end, float(second), QUEUED)
     assert (power.done, _phase(end)) == ([], "armed")
-    end.look(30_000.0, BUSY)
-    end.look(30_001.0, DONE)
-    assert _phase(end, 30_001.0) == "counting"
+    _look(end, 30_000.0, BUSY)
+    _look(end, 30_001.0, DONE)
+    assert _phase(end, 30_001.0) == "armed", "one look may be a job between two states"
+    _look(end, 30_006.0, DONE)
+    assert _phase(end, 30_006.0) == "counting"
 
 
 def test_an_empty_queue_is_no_end_of_one(end: QueueEnd, power: Power) -> None:
     end.arm("poweroff")
-    end.look(0.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 0.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "armed")
 
 
 def test_a_queue_that_was_emptied_by_hand_is_no_end_of_one(end: QueueEnd, power: Power) -> None:
     end.arm("poweroff")
-    end.look(0.0, QUEUED)
-    end.look(1.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 0.0, QUEUED)
+    _look(end, 1.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "armed")
 
 
 def test_five_minutes_to_say_no(end: QueueEnd, power: Power) -> None:
     _counting(end)
-    end.look(399.0, DONE)
+    _look(end, 399.0, DONE)
     end.cancel()
-    end.look(400.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 400.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "off")
     assert end.state(0.0).note == "cancelled"
 
@@ -137,9 +148,9 @@ def test_somebody_at_the_machine_disarms_it(
     end: QueueEnd, power: Power, view: QueueView, said: str
 ) -> None:
     _counting(end)
-    end.look(200.0, view)
-    end.look(500.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 200.0, view)
+    _look(end, 500.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "off")
     assert said in end.state(0.0).note
 
@@ -148,20 +159,21 @@ def test_a_queue_that_ends_while_somebody_plays_leaves_the_machine_on(
     end: QueueEnd, power: Power
 ) -> None:
     end.arm("poweroff")
-    end.look(0.0, BUSY)
-    end.look(100.0, PLAYING)
-    end.look(200.0, DONE)
-    end.look(9999.0, DONE)
+    _look(end, 0.0, BUSY)
+    _look(end, 100.0, PLAYING)
+    _look(end, 200.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "off")
 
 
 def test_a_game_during_the_night_does_not_disarm_it(end: QueueEnd, power: Power) -> None:
     end.arm("suspend")
-    end.look(0.0, BUSY)
-    end.look(100.0, QueueView(live=0, waiting=1, hold="cs2 runs"))
-    end.look(200.0, BUSY)
-    end.look(300.0, DONE)
-    end.look(600.0, DONE)
+    _look(end, 0.0, BUSY)
+    _look(end, 100.0, QueueView(live=0, waiting=1, hold="cs2 runs"))
+    _look(end, 200.0, BUSY)
+    _look(end, 295.0, DONE)
+    _look(end, 300.0, DONE)
+    _look(end, 600.0, DONE)
     assert power.done == ["suspend"]
 
 
@@ -169,7 +181,7 @@ def test_a_machine_that_was_put_to_sleep_by_hand_stays_on(end: QueueEnd, power: 
     end.woke_up()
     _counting(end)
     end.woke_up()
-    end.look(9999.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "off")
     end.arm("poweroff")
     end.woke_up()
@@ -181,7 +193,7 @@ def test_chosen_again_during_the_countdown_it_waits_for_another_queue(
 ) -> None:
     _counting(end)
     end.arm("suspend")
-    end.look(9999.0, DONE)
+    _look(end, 9999.0, DONE)
     assert (power.done, _phase(end)) == ([], "armed")
     end.arm("nothing")
     assert _phase(end) == "off"
@@ -190,16 +202,17 @@ def test_chosen_again_during_the_countdown_it_waits_for_another_queue(
 def test_a_restart_before_the_end_keeps_the_choice(documents: Documents, power: Power) -> None:
     first = QueueEnd(documents, power, BOOT)
     first.arm("poweroff")
-    first.look(0.0, BUSY)
+    _look(first, 0.0, BUSY)
     second = QueueEnd(documents, power, BOOT)
     assert second.state(0.0).action == "poweroff"
     # The last job ended while no daemon looked.
-    second.look(0.0, DONE)
-    second.look(9999.0, DONE)
+    _look(second, 0.0, DONE)
+    _look(second, 9999.0, DONE)
     assert power.done == []
-    second.look(10_000.0, BUSY)
-    second.look(10_001.0, DONE)
-    second.look(10_001.0 + COUNTDOWN_SECONDS, DONE)
+    _look(second, 10_000.0, BUSY)
+    _look(second, 10_000.5, DONE)
+    _look(second, 10_001.0, DONE)
+    _look(second, 10_001.0 + COUNTDOWN_SECONDS, DONE)
     assert power.done == ["poweroff"]
 
 
@@ -212,8 +225,8 @@ def test_a_restart_during_the_countdown_leaves_the_machine_on(
     _counting(end)
     second = QueueEnd(documents, power, boot)
     assert said in second.state(0.0).note
-    second.look(0.0, DONE)
-    second.look(9999.0, DONE)
+    _look(second, 0.0, DONE)
+    _look(second, 9999.0, DONE)
     third = QueueEnd(documents, power, boot)
     assert (power.done, third.state(0.0).action) == ([], "nothing")
     assert said in third.state(0.0).note
@@ -241,11 +254,11 @@ def test_a_daemon_that_dies_while_it_acts_does_not_act_again(
     end = QueueEnd(documents, Dies(), BOOT)
     _counting(end)
     with pytest.raises(KeyboardInterrupt):
-        end.look(400.0, DONE)
+        _look(end, 400.0, DONE)
     again = QueueEnd(documents, power, BOOT)
-    again.look(0.0, BUSY)
-    again.look(1.0, DONE)
-    again.look(9999.0, DONE)
+    _look(again, 0.0, BUSY)
+    _look(again, 1.0, DONE)
+    _look(again, 9999.0, DONE)
     assert power.done == []
 
 
@@ -260,8 +273,8 @@ def test_what_cannot_work_is_refused_when_it_is_chosen(end: QueueEnd, power: Pow
 def test_a_refusal_at_the_end_is_told_and_not_repeated(end: QueueEnd, power: Power) -> None:
     _counting(end)
     power.refusal = SlidepackError("DAEMON-POWER-REFUSED", "No.", why="polkit", fix="Ask.")
-    end.look(400.0, DONE)
-    end.look(500.0, DONE)
+    _look(end, 400.0, DONE)
+    _look(end, 500.0, DONE)
     assert power.done == ["poweroff"]
     assert "DAEMON-POWER-REFUSED" in end.state(0.0).note
 
@@ -278,14 +291,83 @@ def test_through_a_real_login_manager(
 ) -> None:
     end = QueueEnd(documents, Logind(bus.address), BOOT)
     _counting(end, "suspend")
-    end.look(250.0, DONE)
+    _look(end, 250.0, DONE)
     end.cancel()
-    end.look(500.0, DONE)
+    _look(end, 500.0, DONE)
     assert fake_logind.count("Suspend") == 0
     _counting(end, "suspend")
-    end.look(400.0, DONE)
-    end.look(900.0, DONE)
+    _look(end, 400.0, DONE)
+    _look(end, 900.0, DONE)
     assert fake_logind.count("Suspend") == 1
     fake_logind.can["CanPowerOff"] = "challenge"
     with pytest.raises(SlidepackError):
         end.arm("poweroff")
+
+
+class _Slow(Documents):
+    """Takes its time over a write, as beside a long transaction of another thread."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def put(self, key: str, value: msgspec.Struct) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        super().put(key, value)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda end: end.arm("suspend"),
+        lambda end: end.cancel(),
+        lambda end: end.woke_up(),
+        lambda end: _look(end, 200.0, QUEUED),
+    ],
+    ids=["arm", "cancel", "wake up", "look"],
+)
+def test_its_state_is_told_at_once_while_it_is_written(
+    tmp_path: Path, power: Power, write: Callable[[QueueEnd], None]
+) -> None:
+    documents = _Slow(Database(tmp_path / "slow.db"))
+    end = QueueEnd(documents, power, BOOT)
+    _counting(end)
+    documents.begun.clear()
+    documents.go_on.clear()
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(write, end)
+        assert documents.begun.wait(20)
+        try:
+            assert pool.submit(end.state, 160.0).result(20).seconds_left == 240
+        finally:
+            documents.go_on.set()
+        writing.result(20)
+    assert _phase(end) in ("off", "armed")
+
+
+class _Full(Documents):
+    """On a disk that fills up at the very end of a transaction."""
+
+    full = False
+
+    def put(self, key: str, value: msgspec.Struct) -> None:
+        super().put(key, value)
+        if self.full:
+            raise SlidepackError("DISK-FULL", "Full.", why="no space", fix="Free some.")
+
+
+@pytest.mark.parametrize("then", [DONE, QUEUED])
+def test_what_could_not_be_stored_is_not_so(tmp_path: Path, power: Power, then: QueueView) -> None:
+    documents = _Full(Database(tmp_path / "full.db"))
+    end = QueueEnd(documents, power, BOOT)
+    _counting(end)
+    documents.full = True
+    with pytest.raises(SlidepackError):
+        _look(end, 400.0, then)
+    assert (power.done, _phase(end)) == ([], "counting")
+    documents.full = False
+    _look(end, 401.0, then)
+    assert power.done == (["poweroff"] if then == DONE else [])

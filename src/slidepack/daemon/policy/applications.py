@@ -10,7 +10,7 @@ import msgspec
 
 from slidepack.daemon.policy.patterns import NamePatterns, ProgramPatterns
 from slidepack.daemon.policy.process_files import ProcessInfo, file_name
-from slidepack.daemon.policy.process_table import ProcessTable
+from slidepack.daemon.policy.process_table import ProcessTable, Sight
 from slidepack.daemon.policy.rules import Policy
 
 _APP_ID: Final = re.compile(r"AppId=([0-9]+)")
@@ -94,6 +94,11 @@ class Applications:
         # What says most about itself comes first.
         running.sort(key=lambda found: _KINDS.index(found.kind))
         return tuple(self._named(found) for found in running)
+
+    @property
+    def sight(self) -> Sight:
+        """What of others' programs is seen; known from the first look on."""
+        return self._table.sight
 
     def is_ours(self, pid: int, our_pids: Collection[int]) -> bool:
         """Return whether a process is this daemon, a worker, or started by one of them."""

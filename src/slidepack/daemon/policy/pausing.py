@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from datetime import tzinfo
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,9 @@ from slidepack.engine.contract.errors import SlidepackError
 
 logger = logging.getLogger(__name__)
 
-_KEY = "pause"
+LONGEST_PAUSE_SECONDS: Final = 366 * 86400.0
+"""Whoever means longer than a year resumes by hand."""
+_KEY: Final = "pause"
 
 
 class ManualPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,9 +29,24 @@ class ManualPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     why: str = ""
     """Why, where it was not the user who paused."""
 
+    def end(self, now: float) -> float | None:
+        """Return when it ends, or None where the user ends it, as they do one of years."""
+        if self.until is None or self.until - now > LONGEST_PAUSE_SECONDS:
+            return None
+        return self.until
+
+    def over(self, now: float) -> bool:
+        """Return whether its time has come."""
+        end = self.end(now)
+        return end is not None and now >= end
+
 
 class Pausing:
-    """Keeps the pause in the database, so that no restart ends it."""
+    """Keeps the pause in the database, so that no restart ends it.
+
+    A pause may be written in the middle of a longer transaction, which may yet fail. So what was
+    just written is read from the database, until a look from outside has found it settled.
+    """
 
     def __init__(self, documents: Documents, now: float) -> None:
         """Read the stored pause; one that cannot be read lasts until the user resumes.
@@ -37,18 +55,16 @@ class Pausing:
             SlidepackError: DISK-UNWRITABLE where the database cannot be read.
         """
         self._documents = documents
-        # What others read is one attribute; this keeps two writers from crossing.
-        self._writing = threading.Lock()
-        try:
-            self._pause = documents.get(_KEY, ManualPause)
-        except SlidepackError as error:
-            if error.report.code != "DAEMON-SETTINGS":
-                raise
-            logger.error("%s", error)
-            self._pause = ManualPause(since=now, until=None)
+        # Taken inside a transaction only: two threads that took the two in different orders would
+        # wait for each other.
+        self._lock = threading.Lock()
+        self._unsettled = False
+        self._pause = self._read(now)
 
     def pause(self, until: float | None, now: float, why: str = "") -> None:
         """Pause until a time, or until `resume`; a pause that lasts already keeps its beginning.
+
+        It may be a part of a transaction of the caller's, and then stands or falls with it.
 
         Args:
             until: unix seconds, or None.
@@ -56,34 +72,43 @@ class Pausing:
             why: empty where the user asked for it.
 
         Raises:
-            SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come.
+            SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come, or is more than
+                a year away.
         """
-        if until is not None and not (math.isfinite(until) and until > now):
-            raise SlidepackError(
-                "DAEMON-REQUEST-INVALID",
-                "The queue cannot be paused until then.",
-                why=f"until is {until:g} and it is {now:.0f} now, in unix seconds",
-                fix="Give a time that is to come, or none to pause until you resume.",
-            )
-        with self._writing:
-            since = now if self._pause is None else self._pause.since
-            pause = ManualPause(since=since, until=until, why=why)
-            self._documents.put(_KEY, pause)
-            self._pause = pause
+        if until is not None and not 0 < until - now <= LONGEST_PAUSE_SECONDS:
+            raise _refused(until, now)
+        with self._documents.transaction():
+            self._expect_change()
+            before = self._read(now)
+            since = now if before is None else before.since
+            self._documents.put(_KEY, ManualPause(since=since, until=until, why=why))
 
     def resume(self) -> None:
         """End the pause; there need not be one."""
-        with self._writing:
+        with self._documents.transaction():
+            self._expect_change()
             self._documents.delete(_KEY)
-            self._pause = None
 
-    def end_if_over(self, now: float) -> None:
-        """End a pause whose time has come; `now` is unix seconds."""
-        if self._pause is not None and _over(self._pause, now):
-            with self._writing:
-                if self._pause is not None and _over(self._pause, now):
-                    self._documents.delete(_KEY)
-                    self._pause = None
+    def settle(self, now: float) -> None:
+        """Take note of what became of changes, and end a pause whose time has come.
+
+        Call it now and then, outside of any transaction.
+
+        Args:
+            now: unix seconds.
+        """
+        pause = self._pause
+        if not self._unsettled and (pause is None or not pause.over(now)):
+            return
+        with self._documents.transaction():
+            pause = self._read(now)
+            if pause is not None and pause.over(now):
+                self._expect_change()
+                self._documents.delete(_KEY)
+                return
+            # No other transaction is open now, so this is how all of them ended.
+            with self._lock:
+                self._pause, self._unsettled = pause, False
 
     def hold(self, now: float, zone: tzinfo) -> Hold | None:
         """Return the pause as a hold, or None where there is none or it is over.
@@ -91,19 +116,48 @@ class Pausing:
         Args:
             now: unix seconds.
             zone: in which the user reads clocks.
+
+        Raises:
+            SlidepackError: DISK-UNWRITABLE where it was just changed and cannot be read.
         """
-        pause = self._pause
-        if pause is None or _over(pause, now):
+        with self._lock:
+            pause, unsettled = self._pause, self._unsettled
+        if unsettled:
+            pause = self._read(now)
+        if pause is None or pause.over(now):
             return None
-        end = "you resume it" if pause.until is None else clock_text(pause.until, now, zone)
-        said = f"you paused the queue until {end}"
+        end = pause.end(now)
+        text = "you resume it" if end is None else clock_text(end, now, zone)
         return Hold(
             code="paused",
-            reason=f"{pause.why}; resume the queue to go on" if pause.why else said,
+            reason=f"{pause.why}; resume the queue to go on"
+            if pause.why
+            else f"you paused the queue until {text}",
             since=pause.since,
-            until=pause.until,
+            until=end,
         )
 
+    def _expect_change(self) -> None:
+        with self._lock:
+            self._unsettled = True
 
-def _over(pause: ManualPause, now: float) -> bool:
-    return pause.until is not None and now >= pause.until
+    def _read(self, now: float) -> ManualPause | None:
+        try:
+            return self._documents.get(_KEY, ManualPause)
+        except SlidepackError as error:
+            if error.report.code != "DAEMON-SETTINGS":
+                raise
+            logger.error("%s", error)
+            return ManualPause(since=now, until=None)
+
+
+def _refused(until: float, now: float) -> SlidepackError:
+    days = LONGEST_PAUSE_SECONDS / 86400
+    far = math.isfinite(until) and until > now
+    return SlidepackError(
+        "DAEMON-REQUEST-INVALID",
+        "The queue cannot be paused until then.",
+        why=f"until is {until:g} and it is {now:.0f} now, in unix seconds"
+        + (f"; that is more than {days:g} days" if far else ""),
+        fix="Give a time that is to come, within a year, or none to pause until you resume.",
+    )

@@ -97,6 +97,23 @@ def read_command(folder: str) -> tuple[str, ...]:
     return tuple(text.split("\0")) if text else ()
 
 
+def refusing_owner(folder: str) -> int | None:
+    """Return whose process it is, by user id, where this user may not look into it; else None."""
+    try:
+        os.readlink(f"{folder}/exe")
+    except PermissionError:
+        pass
+    except OSError:
+        # It has ended, or is the kernel's.
+        return None
+    else:
+        return None
+    try:
+        return os.stat(folder).st_uid
+    except OSError:
+        return None
+
+
 def file_name(path: str) -> str:
     """Return the last part of a path of Linux or, as Wine's are, of Windows."""
     return re.split(r"[/\\]", path)[-1]

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from slidepack.daemon.policy.process_files import (
     ProcessInfo,
     read_command,
     read_process,
     read_stat,
+    refusing_owner,
 )
 
 _YOUNG_SECONDS: Final = 10.0
@@ -18,18 +19,27 @@ _REREAD_EACH_SCAN: Final = 3
 """Older processes read anew in each scan, in turn, for those that exec late."""
 
 
+Sight = Literal["all", "names", "own"]
+"""Everything, names and command lines only, or only what this daemon's own user runs."""
+_PEOPLE: Final = range(1000, 60514)
+"""User ids of those who log in; below are services, above are containers'."""
+
+
 class ProcessTable:
     """What runs, by pid."""
 
-    def __init__(self, proc: Path, *, environment: bool) -> None:
+    def __init__(self, proc: Path, *, environment: bool, user: int | None = None) -> None:
         """Name the process file system; nothing is read yet.
 
         Args:
             proc: the process file system.
             environment: whether to look for GameMode in new processes' environments.
+            user: id of the user that this daemon runs as; None asks the system.
         """
         self._proc = str(proc)
         self._environment = environment
+        self._user = os.geteuid() if user is None else user
+        self._refused = False
         self._inodes: dict[str, int] = {}
         self._processes: dict[int, ProcessInfo] = {}
         self._young: dict[int, float] = {}
@@ -58,6 +68,14 @@ class ProcessTable:
             pid: since for pid, since in self._young.items() if monotonic - since < _YOUNG_SECONDS
         }
         return read, gone
+
+    @property
+    def sight(self) -> Sight:
+        """What of the programs of those who use this machine is seen."""
+        # The first process is root's, and there always is one: it is hidden with all others.
+        if "self" in self._inodes and "1" not in self._inodes and self._user not in _PEOPLE:
+            return "own"
+        return "names" if self._refused else "all"
 
     def get(self, pid: int) -> ProcessInfo | None:
         """Return a process, or None where there is none or it is the kernel's."""
@@ -125,6 +143,10 @@ class ProcessTable:
             self._processes.pop(pid, None)
         else:
             self._processes[pid] = process
+        # This daemon's rights do not change, so one refusal is enough to know.
+        if not self._refused:
+            owner = refusing_owner(f"{self._proc}/{pid}")
+            self._refused = owner in _PEOPLE and owner != self._user
 
 
 def _pids(names: Iterable[str]) -> set[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from slidepack.daemon.policy.applications import Application, Applications
+from slidepack.daemon.policy.blind_spots import blind_spots
 from slidepack.daemon.policy.by_clock import ByClock
 from slidepack.daemon.policy.card_watch import CardWatch
 from slidepack.daemon.policy.gpu_sample import SampleGpus, sample_gpus
@@ -104,7 +105,7 @@ class PolicyWatch:
                 reasons += self._cards.look(
                     policy, monotonic, planned_vram_bytes=planned_vram_bytes, cards=cards
                 )
-                self._tell_notices()
+                self._tell_notices(policy)
             else:
                 self._cards.rest()
             with self._lock:
@@ -117,12 +118,17 @@ class PolicyWatch:
                 )
                 self._pending = self._holding.pending()
                 self._looked_at = now if active else None
-            self._pausing.end_if_over(now)
+        # Without the lock: the database may be busy, and a request must not wait for both.
+        self._pausing.settle(now)
         if _kind(self.hold()) != self._told:
             self._tell()
 
     def hold(self) -> Hold | None:
-        """Return why nothing may train now, or None."""
+        """Return why nothing may train now, or None.
+
+        Raises:
+            SlidepackError: DISK-UNWRITABLE where a pause was just changed and cannot be read.
+        """
         now = self._clock()
         manual = self._pausing.hold(now, self._zone_at(now))
         if manual is not None:
@@ -226,7 +232,8 @@ class PolicyWatch:
         `why` is empty where the user asked for it.
 
         Raises:
-            SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come.
+            SlidepackError: DAEMON-REQUEST-INVALID where that time is not to come or more than a
+                year away, DISK-FULL or DISK-UNWRITABLE.
         """
         self._pausing.pause(until, self._clock(), why)
         self._tell()
@@ -273,9 +280,10 @@ class PolicyWatch:
             Reason("application", text=app.text("runs"), past=app.text("ran")) for app in found[:1]
         ]
 
-    def _tell_notices(self) -> None:
+    def _tell_notices(self, policy: Policy) -> None:
         windows_problem = "" if self._windows_side is None else self._windows_side.problem
-        problems = (self._blind, windows_problem, self._cards.problem)
+        spots = blind_spots(policy, self._applications.sight, self._cards.gpus)
+        problems = (self._blind, spots, windows_problem, self._cards.problem)
         notices = tuple(problem for problem in problems if problem)
         for notice in notices:
             if notice not in self._notices:

@@ -71,13 +71,19 @@ def tonight(policy: Policy, now: float) -> float:
 
 
 def clock_text(instant: float, now: float, zone: tzinfo) -> str:
-    """Return an instant as a person reads it now: `23:00`, `Tue 23:00` or `2026-12-24 23:00`."""
-    shown = datetime.fromtimestamp(instant, zone)
-    days = (shown.date() - datetime.fromtimestamp(now, zone).date()).days
+    """Return an instant as a person reads it now: `23:00`, `Tue 23:00` or `2026-12-24 23:00`.
+
+    Any number gives a text: what is stored is shown in every tick, and nothing else may stop there.
+    """
+    shown, today = _on_calendar(instant, zone), _on_calendar(now, zone)
+    if shown is None:
+        return "a time that no calendar holds"
+    days = None if today is None else (shown.date() - today.date()).days
     if days == 0:
         return f"{shown:%H:%M}"
     weekday = WEEKDAYS[shown.weekday()].capitalize()
-    return f"{weekday} {shown:%H:%M}" if 0 < days < 7 else f"{shown:%Y-%m-%d %H:%M}"
+    soon = days is not None and 0 < days < 7
+    return f"{weekday} {shown:%H:%M}" if soon else f"{shown:%Y-%m-%d %H:%M}"
 
 
 def policy_zone(policy: Policy) -> tzinfo:
@@ -99,6 +105,14 @@ def system_zone(localtime: Path = _LOCALTIME) -> tzinfo:
             return ZoneInfo.from_file(file)
     except (OSError, ValueError):
         return UTC
+
+
+def _on_calendar(instant: float, zone: tzinfo) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(instant, zone)
+    except (ValueError, OverflowError, OSError):
+        # The years 1 to 9999 are all that there is.
+        return None
 
 
 def _spans(policy: Policy, now: float) -> list[tuple[float, float]]:

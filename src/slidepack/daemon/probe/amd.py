@@ -11,7 +11,7 @@ import msgspec
 from slidepack.daemon.probe.amdsmi_answers import AmdSmiAnswer, ask_amdsmi
 from slidepack.daemon.probe.gpu import Gpu, GpuProcess
 from slidepack.daemon.probe.kernel_files import list_names, read_fields, read_int, read_text
-from slidepack.daemon.probe.pci import AMD_VENDOR_ID
+from slidepack.daemon.probe.pci import AMD_VENDOR_ID, display_controllers
 from slidepack.daemon.probe.pcie_link import read_link
 from slidepack.daemon.probe.processes import drm_users
 
@@ -41,6 +41,8 @@ class AmdInfo(
     """Access to /dev/kfd, the compute door of the driver; `missing` where it is not there."""
     missing_groups: tuple[str, ...]
     """Those of `NEEDED_GROUPS` that this user is not in."""
+    cards_on_bus: tuple[str, ...] = ()
+    """PCI addresses of AMD display controllers, with or without a driver."""
     amdsmi_problem: str = ""
     """Why amdsmi gave no answer; empty where it answered or is not installed."""
 
@@ -61,8 +63,9 @@ def read_amd(
         may_open: `os.access`, or what a test puts in its place.
     """
     devices = _card_devices(root)
+    cards = display_controllers(root, AMD_VENDOR_ID)
     if not devices:
-        return AmdInfo(gpus=(), kfd_access="missing", missing_groups=())
+        return AmdInfo(gpus=(), kfd_access="missing", missing_groups=(), cards_on_bus=cards)
     answers, amdsmi_problem = ask_amdsmi(load_amdsmi) if load_amdsmi else ({}, "")
     users = drm_users(root / "proc", devices)
     gpus = []
@@ -78,6 +81,7 @@ def read_amd(
         gpus=tuple(gpus),
         kfd_access=access,
         missing_groups=tuple(name for name in NEEDED_GROUPS if name not in groups),
+        cards_on_bus=cards,
         amdsmi_problem=amdsmi_problem,
     )
 

@@ -49,6 +49,10 @@ class AttemptStore:
             now,
         )
 
+    def remove(self, job_id: int, number: int) -> None:
+        """Take back an attempt that never had a worker."""
+        self._db.execute("DELETE FROM attempts WHERE job_id = ? AND number = ?", job_id, number)
+
     def set_process(
         self, job_id: int, number: int, *, pid: int, started: int | None, boot_id: str
     ) -> None:

@@ -1,5 +1,6 @@
 """Settings that users change while the daemon runs: one struct a key."""
 
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import msgspec
@@ -16,6 +17,14 @@ class Documents:
     def __init__(self, database: Database) -> None:
         """Bind the database."""
         self._db = database
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run the block as one transaction, or as a part of the one that this thread is in.
+
+        What may be called inside of one takes its own lock after it: whoever took the two the other
+        way round would wait for the database while its holder waits for the lock.
+        """
+        return self._db.transaction()
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """Return the struct of a key, or None where there is none.

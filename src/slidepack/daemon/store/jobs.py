@@ -54,9 +54,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
 
-_COLUMNS: Final = (
-    "jobs.*, (SELECT group_concat(after_id) FROM job_dependencies WHERE job_id = jobs.id) AS after"
+_COLUMNS: Final = ", ".join(
+    name
+    if name != "after"
+    else "(SELECT group_concat(after_id) FROM job_dependencies WHERE job_id = jobs.id) AS after"
+    for name in JobRecord.__struct_fields__
 )
+_RANKS: Final = ("yield", "pause", "cancel")
+"""What may be wanted of a live job, the stronger later."""
 
 
 class JobStore:
@@ -223,18 +228,20 @@ class JobStore:
         )
 
     def want(self, job_id: int, wanted: str, now: float, why: str = "") -> None:
-        """Ask the supervisor for `pause`, `cancel` or `yield` of a live job; cancel outranks.
+        """Ask the supervisor for `yield`, `pause` or `cancel` of a live job; the later outranks.
 
         Asking again changes nothing: the time that the worker has to leave does not start anew.
         """
+        weaker = _RANKS[: _RANKS.index(wanted)]
+        marks = ", ".join("?" * len(weaker))
         self._db.execute(
             "UPDATE jobs SET wanted = ?, wanted_at = ?, wanted_why = ? WHERE id = ? "
-            "AND (wanted IS NULL OR wanted NOT IN ('cancel', ?))",
+            f"AND (wanted IS NULL OR wanted IN ({marks}))",
             wanted,
             now,
             why,
             job_id,
-            wanted,
+            *weaker,
         )
 
     def run_after_failure(self, job_id: int) -> None:
@@ -265,6 +272,45 @@ class JobStore:
             )
             for position, listed in enumerate(order, 1):
                 self._db.execute("UPDATE jobs SET position = ? WHERE id = ?", position, listed)
+
+    def needed_by(self, job_id: int) -> list[int]:
+        """Return the jobs that have not ended and go on from this one, or come after it."""
+        rows = self._db.query(
+            "SELECT id FROM jobs WHERE ended_at IS NULL AND (adopts = ? OR id IN "
+            "(SELECT job_id FROM job_dependencies WHERE after_id = ?)) ORDER BY id",
+            job_id,
+            job_id,
+        )
+        return [int(row["id"]) for row in rows]
+
+    def remove(self, job_id: int) -> None:
+        """Delete a job with its attempts and its history."""
+        with self._db.transaction():
+            for statement in (
+                "UPDATE jobs SET adopts = NULL WHERE adopts = ?",
+                "DELETE FROM job_dependencies WHERE job_id = ?",
+                "DELETE FROM job_dependencies WHERE after_id = ?",
+                "DELETE FROM transitions WHERE job_id = ?",
+                "DELETE FROM attempts WHERE job_id = ?",
+                "DELETE FROM jobs WHERE id = ?",
+            ):
+                self._db.execute(statement, job_id)
+
+    def place_first(self, job_id: int) -> None:
+        """Put a job before all others of its priority that wait."""
+        self._db.execute(
+            "UPDATE jobs SET position = (SELECT COALESCE(MIN(other.position) - 1, jobs.position) "
+            "FROM jobs AS other WHERE other.ended_at IS NULL AND other.id <> jobs.id "
+            "AND other.priority = jobs.priority) WHERE id = ?",
+            job_id,
+        )
+
+    def keep_paused(self, job_id: int) -> None:
+        """Let a job that a full disk paused stay so until its user resumes it."""
+        self._db.execute(
+            "UPDATE jobs SET error = NULL, reason = 'paused' WHERE id = ? AND state = 'paused'",
+            job_id,
+        )
 
     def set_error(self, job_id: int, error: ErrorReport | None) -> None:
         """Record or clear the job's error."""

@@ -1,6 +1,7 @@
 """What workers reported: events as they came, and the series that charts and pages read."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -8,6 +9,7 @@ from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.database import Database, Row
 from slidepack.engine.contract.events import (
     AnyEvent,
+    Checkpointed,
     Evaluated,
     Failed,
     Finished,
@@ -140,8 +142,9 @@ class RunLog:
 
     def ending(self, job_id: int, attempt: int) -> Finished | Yielded | Failed | None:
         """Return the event with which an attempt ended, or None where it died without one."""
+        # Without the hint, SQLite walks back from the newest event for the sake of the order.
         row = self._db.one(
-            "SELECT body FROM events WHERE job_id = ? AND attempt = ? "
+            "SELECT body FROM events INDEXED BY events_type WHERE job_id = ? AND attempt = ? "
             "AND type IN ('finished', 'yielded', 'failed') ORDER BY id DESC LIMIT 1",
             job_id,
             attempt,
@@ -149,6 +152,50 @@ class RunLog:
         if row is None:
             return None
         return msgspec.json.decode(row["body"], type=Finished | Yielded | Failed)
+
+    def has_good_checkpoint(self, job_id: int) -> bool:
+        """Return whether a checkpoint that is still on disk was healthy when it was made."""
+        rows = self._db.query(
+            "SELECT body FROM events INDEXED BY events_type "
+            "WHERE job_id = ? AND type = 'checkpoint' ORDER BY id DESC",
+            job_id,
+        )
+        seen: set[str] = set()
+        for row in rows:
+            event = msgspec.json.decode(row["body"], type=Checkpointed)
+            # A step that is saved anew takes the place of what an earlier event tells of.
+            if event.path in seen:
+                continue
+            seen.add(event.path)
+            if event.healthy and Path(event.path).is_dir():
+                return True
+        return False
+
+    def drop_steps(self, job_id: int, limit: int) -> int:
+        """Delete the oldest `progress` events of an ended job, and return how many.
+
+        The series that charts read keeps every step.
+        """
+        found = self._db.query(
+            "SELECT id FROM events INDEXED BY events_type "
+            "WHERE job_id = ? AND type = 'progress' ORDER BY id LIMIT ?",
+            job_id,
+            limit,
+        )
+        if found:
+            self._db.execute(
+                "DELETE FROM events INDEXED BY events_type "
+                "WHERE job_id = ? AND type = 'progress' AND id <= ?",
+                job_id,
+                found[-1]["id"],
+            )
+        return len(found)
+
+    def forget(self, job_id: int) -> None:
+        """Delete everything that the workers of a job reported."""
+        with self._db.transaction():
+            for table in ("events", "progress", "evaluations", "samples", "warnings"):
+                self._db.execute(f"DELETE FROM {table} WHERE job_id = ?", job_id)
 
     def last_event_id(self) -> int:
         """Return the id of the newest event, 0 where there is none."""

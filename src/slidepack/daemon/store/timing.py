@@ -1,11 +1,12 @@
 """When a job may run: its priority, its earliest time, and what it comes after."""
 
-import math
 from typing import Final, Literal
 
 import msgspec
 
 MAX_PRIORITY: Final = 100
+_LATEST: Final = 4_102_444_800.0
+"""The year 2100, in unix time: later ones are milliseconds, or a slip."""
 
 
 class JobTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +29,7 @@ class JobTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse values that cannot be kept."""
         if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise ValueError(f"priority is {self.priority}; use {-MAX_PRIORITY} to {MAX_PRIORITY}")
-        if self.not_before is not None and not math.isfinite(self.not_before):
-            raise ValueError(f"not_before is {self.not_before}; use unix time in seconds")
+        if self.not_before is not None and not 0 <= self.not_before <= _LATEST:
+            raise ValueError(f"not_before is {self.not_before:g}; use unix time in seconds")
         if len(set(self.after)) != len(self.after):
             raise ValueError(f"after names a job twice: {list(self.after)}")

@@ -44,9 +44,23 @@ def dependence(job: JobRecord, states: Mapping[int, JobState]) -> Dependence:
         if state in ("failed", "cancelled"):
             if job.after_failure == "run":
                 continue
-            return Dependence(broken=f"job {earlier}, which it comes after, {_ended(state)}")
+            return Dependence(broken=f"{_which(earlier)} {_ended(state)}")
         return Dependence(waits=f"waits for job {earlier} to be completed; it is {state}")
     return Dependence()
+
+
+def held_reason(broken: str) -> str:
+    """Return why a job is paused whose predecessor ended as it must not."""
+    return f"{broken}; resume it to run it anyway"
+
+
+def is_held_by(reason: str, earlier: int) -> bool:
+    """Return whether a paused job's reason is `held_reason` of a predecessor."""
+    return reason.startswith(_which(earlier))
+
+
+def _which(earlier: int) -> str:
+    return f"job {earlier}, which it comes after,"
 
 
 def _ended(state: JobState) -> str:

@@ -59,7 +59,7 @@ def decide_ending(
             attempt_state="cancelled", job_state="cancelled", reason=f"cancelled{leaving}"
         )
     if isinstance(event, Failed):
-        return _failed(event.error)
+        return _failed(event.error, by_user=wanted == "pause")
     if wanted == "pause":
         clean = isinstance(event, Yielded)
         return Ending(
@@ -82,8 +82,11 @@ def decide_ending(
     return _died(exit_code, fruitless_attempts, last_log_line, oom_evidence)
 
 
-def _failed(error: ErrorReport) -> Ending:
+def _failed(error: ErrorReport, *, by_user: bool = False) -> Ending:
     paused = error.code in _RESUMABLE_CODES
+    if paused and by_user:
+        # No error of the job's own: it stays paused until its user resumes it.
+        return Ending(attempt_state="failed", job_state="paused", reason=f"paused; {error.line()}")
     return Ending(
         attempt_state="failed",
         job_state="paused" if paused else "failed",
@@ -112,7 +115,7 @@ def _died(
                 code="DISK-FULL",
                 what="The disk is full; the last checkpoint is kept.",
                 why=evidence,
-                fix="Free some space, then resume the job.",
+                fix="Free some space; the job then goes on by itself.",
             )
         )
     if oom_evidence:

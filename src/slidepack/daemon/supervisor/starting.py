@@ -2,22 +2,23 @@
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from slidepack.daemon.disk_room import DiskRoom, bytes_below
+from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import HardwareMonitor, Waiting, machine_now
-from slidepack.daemon.imports import unchanged
 from slidepack.daemon.paths import DataPaths, disk_error
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.settings import Settings
+from slidepack.daemon.states import JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
-from slidepack.daemon.store.catalogue import Catalogue, ModelRecord
+from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.outcomes import Outcomes
 from slidepack.daemon.supervisor.worker_process import (
     WorkerProcess,
@@ -28,7 +29,6 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
-from slidepack.engine.importer.fingerprint import content_hash, quick_stamp
 from slidepack.engine.memory import GIB, Machine, plan_run
 from slidepack.engine.shape import read_shape
 
@@ -39,6 +39,15 @@ class StartedWorker:
 
     nonce: str
     process: WorkerProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a job was not started."""
+
+    reason: str
+    soon: bool
+    """Whether what it waits for may come any moment, so that nothing overtakes it yet."""
 
 
 class Starter:
@@ -57,7 +66,6 @@ class Starter:
         room: DiskRoom,
         outcomes: Outcomes,
         reserved_vram_bytes: Callable[[], int],
-        alive: Callable[[], None],
     ) -> None:
         """Bind what a start needs.
 
@@ -72,32 +80,31 @@ class Starter:
             room: the disk.
             outcomes: told of a job that fails before it starts.
             reserved_vram_bytes: of each card, kept free by the policy.
-            alive: called again and again in what may take minutes.
         """
         self._db = database
         self._jobs = jobs
         self._attempts = attempts
-        self._catalogue = catalogue
         self._hardware = hardware
         self._paths = paths
         self._device = settings.device
         self._room = room
+        self._models = ModelCheck(catalogue)
         self._outcomes = outcomes
         self._reserved_vram_bytes = reserved_vram_bytes
-        self._alive = alive
 
-    def start(self, job: JobRecord, now: float) -> StartedWorker | None:
-        """Start a job, or return None where it waits (it says why) or failed for good."""
+    def start(self, job: JobRecord, now: float) -> StartedWorker | Waits | None:
+        """Start a job, or say why it waits; None where it failed for good, or is gone."""
         spec = self._jobs.spec(job.id)
         try:
-            self._check_model(spec)
+            waits = self._models.why_wait(spec)
+            if waits:
+                return Waits(waits, soon=False)
             plan = self._plan(job, spec)
-            if plan is None:
-                return None
-            shortage = self._shortage_of(job.id, plan)
+            if isinstance(plan, Waits):
+                return plan
+            shortage = self._room.shortage(plan)
             if shortage:
-                self._jobs.explain(job.id, f"waits for room: {shortage}")
-                return None
+                return Waits(f"waits for room: {shortage}", soon=True)
             return self._launch(job, spec, plan, now)
         except SlidepackError as error:
             if error.report.code.startswith("DISK-"):
@@ -112,101 +119,77 @@ class Starter:
             return None
 
     def shortage(self, job: JobRecord) -> str:
-        """Return why a job that ran before has no room on the disk now; empty where it has."""
+        """Return why a job that ran before has no room on the disk now; empty where it has.
+
+        Raises:
+            SlidepackError: RUN-FOLDER-BROKEN.
+        """
         attempts = self._attempts.of(job.id)
-        if not attempts:
-            return ""
-        plan = RunFolder(Path(attempts[-1].folder)).read_plan()
-        return self._shortage_of(job.id, plan)
+        return self._room.shortage(_folder(attempts[-1]).read_plan()) if attempts else ""
 
-    def _shortage_of(self, job_id: int, plan: RunPlan) -> str:
-        folders = [Path(attempt.folder) for attempt in self._attempts.of(job_id)]
-        return self._room.shortage(plan, sum(bytes_below(folder) for folder in folders))
-
-    def _check_model(self, spec: JobSpec) -> None:
-        model = self._catalogue.model(spec.base.model_id)
-        if model.content_hash == spec.base.content_hash and (
-            unchanged(model) or self._same_content(model)
-        ):
-            return
-        raise SlidepackError(
-            "MODEL-CHANGED",
-            f"The model {model.id} has changed since it was added.",
-            why=f"files in {spec.base.path} are gone, or have another size or time",
-            fix="Add the model again with `slidepack models add`, then queue the job again.",
-        )
-
-    def _same_content(self, model: ModelRecord) -> bool:
-        """Settle by content whether files with another time or size mark are other files."""
-        try:
-            found = content_hash(Path(model.path), lambda _read: self._alive())
-            if found != model.content_hash:
-                return False
-            self._catalogue.set_stamp(model.id, quick_stamp(Path(model.path)))
-        except OSError:
-            return False
-        return True
-
-    def _plan(self, job: JobRecord, spec: JobSpec) -> RunPlan | None:
-        """Return a plan for what is free now, or None where waiting can help."""
+    def _plan(self, job: JobRecord, spec: JobSpec) -> RunPlan | Waits:
+        """Return a plan for what is free now, or what is to be waited for."""
         report = self._hardware.report()
-        machine = self._machine(report, whole=False)
+        machine = self._machine(report)
         if isinstance(machine, Waiting):
-            self._jobs.explain(job.id, machine.reason)
-            return None
-        earlier = self._earlier_plan(job.id)
-        if earlier is None and job.adopts is not None:
-            # Another job's checkpoint is in the form that its own plan gave it.
-            earlier = self._earlier_plan(job.adopts)
+            return Waits(machine.reason, soon=True)
+        earlier = self._earlier_plan(job)
         if earlier is not None:
             reason = why_not_again(earlier, machine)
-            if reason:
-                self._jobs.explain(job.id, reason)
-            return None if reason else earlier
+            return Waits(reason, soon=True) if reason else earlier
         shape = read_shape(Path(spec.base.path))
         try:
             return plan_run(spec, shape, machine)
         except SlidepackError as error:
-            everything = self._machine(report, whole=True)
+            everything = machine_now(report, whole=True, device=self._device)
             assert not isinstance(everything, Waiting)
             # Where not even the whole machine would do, this raises and the job fails.
             plan_run(spec, shape, everything)
-            self._jobs.explain(job.id, f"waits for memory: {error.report.why}")
-            return None
+            return Waits(f"waits for memory: {error.report.why}", soon=True)
 
-    def _machine(self, report: HardwareReport, *, whole: bool) -> Machine | Waiting:
-        """Return what a run may use, less the VRAM that the policy keeps free."""
-        machine = machine_now(report, whole=whole, device=self._device)
+    def _machine(self, report: HardwareReport) -> Machine | Waiting:
+        """Return what a run may use now, less the VRAM that the policy keeps free."""
+        machine = machine_now(report, whole=False, device=self._device)
         if isinstance(machine, Waiting):
             return machine
         free = max(0, machine.device_free_bytes - self._reserved_vram_bytes())
         return msgspec.structs.replace(machine, device_free_bytes=free)
 
-    def _earlier_plan(self, job_id: int) -> RunPlan | None:
+    def _earlier_plan(self, job: JobRecord) -> RunPlan | None:
         """Return the plan of the newest attempt that left a checkpoint, or None.
 
         A resumed run keeps device, precision, threads and micro-batches, because its results
-        depend on them.
+        depend on them; another job's checkpoint is in the form that its own plan gave it.
         """
-        for attempt in reversed(self._attempts.of(job_id)):
-            folder = RunFolder(Path(attempt.folder))
-            if folder.list_checkpoints():
-                return folder.read_plan()
+        for job_id in (job.id, *self._ancestors(job)):
+            for attempt in reversed(self._attempts.of(job_id)):
+                if _folder(attempt).list_checkpoints():
+                    return _folder(attempt).read_plan()
         return None
+
+    def _ancestors(self, job: JobRecord) -> Iterator[int]:
+        """Yield the jobs whose checkpoints a job goes on from, the nearest first."""
+        adopts = job.adopts
+        while adopts is not None:
+            yield adopts
+            adopts = self._jobs.get(adopts).adopts
 
     def _launch(
         self, job: JobRecord, spec: JobSpec, plan: RunPlan, now: float
-    ) -> StartedWorker | None:
+    ) -> StartedWorker | Waits:
         attempts = self._attempts.of(job.id)
         number = len(attempts) + 1
         folder = RunFolder(self._paths.attempt(job.id, number))
-        nonce = secrets.token_hex(16)
         identity = RunIdentity(
             job_id=str(job.id),
             attempt=number,
-            nonce=nonce,
+            nonce=secrets.token_hex(16),
             resume_from=_checkpoints_of(attempts),
-            adopt_from=_checkpoints_of(self._attempts.of(job.adopts)) if job.adopts else (),
+            adopt_from=tuple(
+                path
+                for ancestor in self._ancestors(job)
+                for path in _checkpoints_of(self._attempts.of(ancestor))
+            ),
             disk_floor_bytes=self._room.floor_bytes,
         )
         try:
@@ -214,13 +197,31 @@ class Starter:
             shutil.rmtree(folder.root, ignore_errors=True)
             folder.create(spec, plan, identity)
         except OSError as error:
-            self._jobs.explain(job.id, f"waits: {disk_error(error, folder.root).report.line()}")
-            return None
+            why = disk_error(error, folder.root).report.line()
+            return Waits(f"waits: {why}", soon=True)
         with self._db.transaction():
             self._jobs.move(job.id, "starting", plan.reason, now)
             self._jobs.set_error(job.id, None)
-            self._attempts.add(job.id, number, str(folder.root), nonce, now)
-        process = start_worker(folder, nonce)
+            self._attempts.add(job.id, number, str(folder.root), identity.nonce, now)
+        return self._start_worker(job, number, folder, identity.nonce, now)
+
+    def _start_worker(
+        self, job: JobRecord, number: int, folder: RunFolder, nonce: str, now: float
+    ) -> StartedWorker | Waits:
+        try:
+            process = start_worker(folder, nonce)
+        except OSError as error:
+            # No memory for a process, or no room for its log: that passes, and was no attempt.
+            reason = f"waits: its worker could not be started ({error})"
+            with self._db.transaction():
+                self._attempts.remove(job.id, number)
+                wanted = self._jobs.get(job.id).wanted
+                if wanted in ("cancel", "pause"):
+                    asked: JobState = "cancelled" if wanted == "cancel" else "paused"
+                    self._jobs.move(job.id, asked, asked, now)
+                else:
+                    self._jobs.move(job.id, "queued", reason, now)
+            return Waits(reason, soon=True)
         self._attempts.set_process(
             job.id,
             number,
@@ -231,12 +232,16 @@ class Starter:
         return StartedWorker(nonce, process)
 
 
+def _folder(attempt: AttemptRecord) -> RunFolder:
+    return RunFolder(Path(attempt.folder))
+
+
 def _checkpoints_of(attempts: Sequence[AttemptRecord]) -> tuple[str, ...]:
     """Return the checkpoints of a job's attempts, newest first."""
     return tuple(
         str(checkpoint)
         for attempt in reversed(attempts)
-        for checkpoint in RunFolder(Path(attempt.folder)).list_checkpoints()
+        for checkpoint in _folder(attempt).list_checkpoints()
     )
 
 

@@ -1,32 +1,38 @@
 """The supervisor: follows workers, settles what ended, starts what is next. One tick at a time."""
 
 import logging
-import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from slidepack.daemon.changes import Changes
-from slidepack.daemon.oom import read_oom_kills
-from slidepack.daemon.states import LIVE, JobState
+from slidepack.daemon.oom import OomKills, read_oom_kills
+from slidepack.daemon.states import LIVE, TERMINAL, JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.runlog import RunLog
+from slidepack.daemon.supervisor.backoff import fruitless
 from slidepack.daemon.supervisor.choosing import Gate
-from slidepack.daemon.supervisor.ending import decide_ending
+from slidepack.daemon.supervisor.ending import Ending, decide_ending
 from slidepack.daemon.supervisor.ingest import ingest_events
 from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.outcomes import Outcomes
+from slidepack.daemon.supervisor.patience import Patience
+from slidepack.daemon.supervisor.retention import Retention
 from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.events import AnyEvent, PhaseChanged, Started
+from slidepack.engine.contract.events import AnyEvent, Checkpointed, PhaseChanged, Started
 from slidepack.engine.contract.runfolder import RunFolder
 
 logger = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4096
+_DYING: Final = frozenset({"live", "interrupted"})
+"""An attempt that is being settled is live still."""
 _SETTLE_SECONDS = 10.0
 """Beyond a worker's time to leave, for what it left to be recorded."""
 
@@ -44,6 +50,7 @@ class Supervisor:
         next_job: NextJob,
         gate: Gate,
         outcomes: Outcomes,
+        retention: Retention,
         changes: Changes,
         stop_seconds: float,
     ) -> None:
@@ -57,6 +64,7 @@ class Supervisor:
             next_job: starts the next job.
             gate: says when a running job must give the GPU back.
             outcomes: told what became of a job whose worker has ended.
+            retention: deletes the checkpoints that are of no use any more.
             changes: told about every change.
             stop_seconds: how long a worker may take to leave before it is killed.
         """
@@ -67,10 +75,13 @@ class Supervisor:
         self._next_job = next_job
         self._gate = gate
         self._outcomes = outcomes
+        self._retention = retention
         self._changes = changes
         self._stop_seconds = stop_seconds
+        self._patience = Patience(stop_seconds)
         self._workers: dict[str, WorkerProcess] = {}
-        self._oom_kills = read_oom_kills()
+        self._oom_kills: dict[str, OomKills] = {}
+        """What the kernel had counted when each worker began, or was found again."""
         self._tick_lock = threading.Lock()
         self._stopping = False
 
@@ -106,13 +117,15 @@ class Supervisor:
             for worker in self._workers.values():
                 worker.terminate()
         deadline = time.monotonic() + self.longest_stop_seconds
-        while self._attempts.live() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
             try:
                 for job in self._jobs.live():
                     if job.wanted is None:
                         self._jobs.want(job.id, "yield", now(), "the daemon stops")
                 self.tick(now())
-            except SlidepackError as error:
+                if not self._attempts.live():
+                    return
+            except (SlidepackError, OSError, sqlite3.Error) as error:
                 # A full disk keeps the outcome from being recorded; the next daemon settles it.
                 logger.warning("While stopping: %s", error)
             time.sleep(0.05)
@@ -124,7 +137,7 @@ class Supervisor:
         self._ingest(attempt, now)
         if running:
             assert worker is not None
-            self._obey(self._asked(attempt.job_id, now), worker, now)
+            self._obey(self._asked(attempt.job_id, now), worker, Path(attempt.folder), now)
         else:
             self._settle(attempt, worker, now)
 
@@ -139,8 +152,12 @@ class Supervisor:
             if found is None:
                 return None
             logger.info("Job %d goes on in process %d.", attempt.job_id, found.pid)
-            self._workers[attempt.nonce] = found
+            self._enlist(attempt.nonce, found)
         return self._workers[attempt.nonce]
+
+    def _enlist(self, nonce: str, worker: WorkerProcess) -> None:
+        self._workers[nonce] = worker
+        self._oom_kills[nonce] = read_oom_kills()
 
     def _ingest(self, attempt: AttemptRecord, now: float) -> None:
         current = attempt
@@ -159,7 +176,9 @@ class Supervisor:
     def _advance(self, job_id: int, event: AnyEvent, now: float) -> None:
         """Move a live job along with what its worker reports."""
         target: JobState | None = None
-        if isinstance(event, Started):
+        if isinstance(event, Checkpointed):
+            self._retention.after_checkpoint(job_id)
+        elif isinstance(event, Started):
             target = "running"
         elif isinstance(event, PhaseChanged) and event.phase == "saving":
             target = "finishing"
@@ -181,7 +200,7 @@ class Supervisor:
         self._jobs.want(job_id, "yield", now, why)
         return self._jobs.get(job_id)
 
-    def _obey(self, job: JobRecord, worker: WorkerProcess, now: float) -> None:
+    def _obey(self, job: JobRecord, worker: WorkerProcess, folder: Path, now: float) -> None:
         if job.wanted is None:
             return
         target: JobState | None = {"pause": "pausing", "yield": "yielding"}.get(job.wanted)  # type: ignore[assignment]  # the literals are states
@@ -192,19 +211,20 @@ class Supervisor:
         worker.terminate()
         # By this process's own clock: a suspended machine or a set clock must not shorten the
         # time that a worker has.
-        if worker.seconds_since_terminated() > self._stop_seconds:
+        waited = worker.seconds_since_terminated()
+        if self._patience.is_over(folder, waited):
             logger.warning(
                 "Job %d: its worker %d did not leave within %g s and is killed.",
                 job.id,
                 worker.pid,
-                self._stop_seconds,
+                round(waited),
             )
             worker.kill()
 
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
         leave_seconds = None if worker is None else worker.leave_seconds()
-        kills = read_oom_kills()
+        kills = read_oom_kills().since(self._oom_kills.get(attempt.nonce, read_oom_kills()))
         folder = RunFolder(Path(attempt.folder))
         with self._db.transaction():
             # Read in the same transaction, so that a cancel that comes now is not lost.
@@ -215,9 +235,9 @@ class Supervisor:
                 wanted=job.wanted,
                 wanted_why=job.wanted_why,
                 leave_seconds=leave_seconds,
-                fruitless_attempts=self._fruitless(job.id),
+                fruitless_attempts=fruitless(self._attempts.of(job.id), _DYING),
                 last_log_line=last_log_line(folder.log),
-                oom_evidence=kills.since(self._oom_kills),
+                oom_evidence=kills,
                 result_on_disk=folder.result.is_dir(),
             )
             self._attempts.end(attempt, ending.attempt_state, exit_code, now, leave_seconds)
@@ -227,35 +247,29 @@ class Supervisor:
                 self._jobs.set_result(job.id, str(folder.result))
             if job.state in LIVE:
                 self._jobs.move(job.id, ending.job_state, ending.reason, now)
-                self._outcomes.settled(job, ending.job_state, ending.reason, ending.error, now)
-        self._oom_kills = kills
+                if ending.job_state == "queued":
+                    # Half done, it goes on before what has not begun.
+                    self._jobs.place_first(job.id)
+                if not self._is_told_already(job, ending):
+                    self._outcomes.settled(job, ending.job_state, ending.reason, ending.error, now)
+        self._oom_kills.pop(attempt.nonce, None)
         self._workers.pop(attempt.nonce, None)
+        self._patience.forget(folder.root)
         self._changes.bump()
         logger.info("Job %d: %s (%s).", job.id, ending.job_state, ending.reason)
-        if ending.job_state == "completed":
-            self._free_old_checkpoints(job.id)
+        if ending.job_state in TERMINAL:
+            self._retention.after_end(job.id)
 
-    def _fruitless(self, job_id: int) -> int:
-        """Return how many of the last attempts, the live one included, reported no new step."""
-        best = 0
-        count = 0
-        for attempt in self._attempts.of(job_id):
-            gained = (attempt.last_step or 0) > best
-            best = max(best, attempt.last_step or 0)
-            died = attempt.state in ("live", "interrupted")
-            count = 0 if gained or not died else count + 1
-        return count
-
-    def _free_old_checkpoints(self, job_id: int) -> None:
-        """Delete the checkpoints of all attempts but the last; the result no longer needs them."""
-        for attempt in self._attempts.of(job_id)[:-1]:
-            shutil.rmtree(RunFolder(Path(attempt.folder)).checkpoints, ignore_errors=True)
+    def _is_told_already(self, job: JobRecord, ending: Ending) -> bool:
+        """Return whether the disk was full again, with nothing new since it was last time."""
+        failed = fruitless(self._attempts.of(job.id), frozenset({"failed"}))
+        return ending.job_state == "paused" and ending.error is not None and failed > 1
 
     def _start_next(self, now: float) -> None:
         woken = self._next_job.wake_paused(now)
         started = self._next_job.start(now)
         if started is not None:
-            self._workers[started.nonce] = started.process
+            self._enlist(started.nonce, started.process)
         if woken or started is not None:
             self._changes.bump()
 

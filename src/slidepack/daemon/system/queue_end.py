@@ -6,6 +6,9 @@ ends in leaving it on.
 
 import logging
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -29,6 +32,9 @@ class Documents(Protocol):
 
     def put(self, key: str, value: msgspec.Struct) -> None:
         """Store it."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run the block as one transaction."""
 
 
 class Power(Protocol):
@@ -59,7 +65,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     live: int
     """Jobs that have a worker."""
     waiting: int
-    """Jobs that will start by themselves: queued, whatever they wait for. Paused ones will not."""
+    """Jobs that will have one by themselves, whatever they wait for. Paused ones will not."""
     hold: str
     """Why somebody needs the machine now (a game, a manual pause); empty where nobody does."""
 
@@ -74,11 +80,23 @@ class QueueEndState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Everything that changes, in one piece: who reads it waits for nobody."""
+
+    choice: QueueEndChoice
+    deadline: float | None = None
+    """When the countdown is over, on the clock that `look` is given."""
+    saw_work: bool = False
+    was_empty: bool = False
+    """Whether the queue was done at the last look."""
+
+
 class QueueEnd:
     """Watches for the end of the queue. `look` is called by one thread, the rest by any.
 
     It counts down only after a job had a worker in this daemon's own sight, so neither a restart
-    nor an empty queue can start a countdown.
+    nor an empty queue can start a countdown; and only after two looks in a row found it done.
     """
 
     def __init__(self, documents: Documents, power: Power, boot_id: str) -> None:
@@ -90,87 +108,96 @@ class QueueEnd:
         self._documents = documents
         self._power = power
         self._boot_id = boot_id
+        # Held while the database is written, which can take long; `state` does without. Nothing
+        # that is in a transaction already calls any of this.
         self._lock = threading.Lock()
-        self._saw_work = False
-        self._deadline: float | None = None
-        self._choice = self._recall()
+        self._standing = _Standing(self._recall())
 
     def arm(self, action: EndAction) -> None:
         """Choose what happens when the queue is done.
 
         Raises:
-            SlidepackError: DAEMON-NO-LOGIND or DAEMON-POWER-REFUSED, where it would not work.
+            SlidepackError: DAEMON-NO-LOGIND or DAEMON-POWER-REFUSED, where it would not work, and
+                DISK-FULL or DISK-UNWRITABLE; then the choice before still holds.
         """
         if action != "nothing":
             self._power.check(action)
         with self._lock:
             # Set again during a countdown, it is a decision about a queue that is yet to end.
-            self._settle(action, "")
+            self._write(self._settled(action, ""))
 
     def cancel(self) -> None:
         """Leave the machine on."""
         with self._lock:
-            if self._choice.action != "nothing":
-                self._settle("nothing", "cancelled")
+            if self._standing.choice.action != "nothing":
+                self._write(self._settled("nothing", "cancelled"))
 
     def woke_up(self) -> None:
         """Take note that the machine slept: whoever woke it up does not want it off."""
         with self._lock:
-            if self._deadline is not None:
-                self._settle("nothing", "left on: the machine was put to sleep by hand")
+            if self._standing.deadline is not None:
+                note = "left on: the machine was put to sleep by hand"
+                self._write(self._settled("nothing", note))
 
     def state(self, monotonic: float) -> QueueEndState:
-        """Return what is chosen and how long is left."""
-        with self._lock:
-            left = None if self._deadline is None else max(0.0, self._deadline - monotonic)
-            phase: Literal["off", "armed", "counting"] = "counting"
-            if left is None:
-                phase = "off" if self._choice.action == "nothing" else "armed"
-            return QueueEndState(
-                action=self._choice.action, phase=phase, seconds_left=left, note=self._choice.note
-            )
+        """Return what is chosen and how long is left; at once, whatever is being written."""
+        now = self._standing
+        left = None if now.deadline is None else max(0.0, now.deadline - monotonic)
+        phase: Literal["off", "armed", "counting"] = "counting"
+        if left is None:
+            phase = "off" if now.choice.action == "nothing" else "armed"
+        return QueueEndState(
+            action=now.choice.action, phase=phase, seconds_left=left, note=now.choice.note
+        )
 
-    def look(self, monotonic: float, queue: QueueView) -> None:
+    def look(self, monotonic: float, read: Callable[[], QueueView]) -> None:
         """Do what is due; where that is a suspend, it returns after the wake-up.
 
         Args:
             monotonic: this moment on a clock that stands still while the machine sleeps.
-            queue: the queue at this moment.
+            read: reads the queue; called in a transaction, so that a job which starts meanwhile
+                is seen as one that waits or as one that runs.
         """
         with self._lock:
-            action = self._due(monotonic, queue)
+            if self._standing.choice.action == "nothing":
+                return
+            with self._documents.transaction():
+                after, action = self._moved_on(self._standing, monotonic, read())
+                if after.choice != self._standing.choice:
+                    self._documents.put(DOCUMENT, after.choice)
+            # Only what is stored counts, and what is due is stored before it happens: whatever
+            # comes then, it happens once.
+            self._take(after)
         if action is not None:
             self._perform(action)
 
-    def _due(self, monotonic: float, queue: QueueView) -> PowerAction | None:
-        """Move on; return an action once, when its time has come."""
-        action = self._choice.action
+    def _moved_on(
+        self, standing: _Standing, monotonic: float, queue: QueueView
+    ) -> tuple[_Standing, PowerAction | None]:
+        """Return how it stands after a look, and an action once, when its time has come."""
+        action = standing.choice.action
         if action == "nothing":
-            return None
+            return standing, None
         if queue.live or queue.waiting:
-            self._saw_work = self._saw_work or queue.live > 0
-            if self._deadline is not None:
-                self._settle("nothing", "left on: a new job came during the countdown")
-            return None
-        if not self._saw_work:
-            return None
+            if standing.deadline is not None:
+                note = "left on: a new job came during the countdown"
+                return self._settled("nothing", note), None
+            saw_work = standing.saw_work or queue.live > 0
+            return replace(standing, saw_work=saw_work, was_empty=False), None
+        if not standing.saw_work:
+            return standing, None
         if queue.hold:
-            self._settle("nothing", f"left on: the machine is in use ({queue.hold})")
-            return None
-        if self._deadline is None:
-            self._start_countdown(action, monotonic)
-            return None
-        if monotonic < self._deadline:
-            return None
-        # Written down before it happens: whatever comes then, it happens once.
-        self._settle("nothing", f"the queue was done: this machine {_VERBS[action]}")
-        return action
-
-    def _start_countdown(self, action: PowerAction, monotonic: float) -> None:
-        self._store(msgspec.structs.replace(self._choice, counting=True))
-        self._deadline = monotonic + COUNTDOWN_SECONDS
-        minutes = COUNTDOWN_SECONDS / 60
-        logger.info("The queue is done; this machine %s in %g min.", _VERBS[action], minutes)
+            note = f"left on: the machine is in use ({queue.hold})"
+            return self._settled("nothing", note), None
+        if not standing.was_empty:
+            return replace(standing, was_empty=True), None
+        if standing.deadline is None:
+            choice = msgspec.structs.replace(standing.choice, counting=True)
+            return replace(standing, choice=choice, deadline=monotonic + COUNTDOWN_SECONDS), None
+        if monotonic < standing.deadline:
+            return standing, None
+        note = f"the queue was done: this machine {_VERBS[action]}"
+        return self._settled("nothing", note), action
 
     def _perform(self, action: PowerAction) -> None:
         try:
@@ -179,8 +206,8 @@ class QueueEnd:
             logger.error("%s", error)
             with self._lock:
                 # Chosen anew meanwhile, that stands.
-                if self._choice.action == "nothing":
-                    self._settle("nothing", f"left on: {error.report.line()}")
+                if self._standing.choice.action == "nothing":
+                    self._write(self._settled("nothing", f"left on: {error.report.line()}"))
 
     def _recall(self) -> QueueEndChoice:
         try:
@@ -206,13 +233,20 @@ class QueueEnd:
         self._documents.put(DOCUMENT, choice)
         return choice
 
-    def _settle(self, action: EndAction, note: str) -> None:
-        self._deadline = None
-        self._saw_work = False
-        self._store(QueueEndChoice(action=action, boot_id=self._boot_id, note=note))
-        if note:
-            logger.info("At the queue's end: %s.", note)
+    def _settled(self, action: EndAction, note: str) -> _Standing:
+        return _Standing(QueueEndChoice(action=action, boot_id=self._boot_id, note=note))
 
-    def _store(self, choice: QueueEndChoice) -> None:
-        self._documents.put(DOCUMENT, choice)
-        self._choice = choice
+    def _write(self, standing: _Standing) -> None:
+        self._documents.put(DOCUMENT, standing.choice)
+        self._take(standing)
+
+    def _take(self, standing: _Standing) -> None:
+        before, self._standing = self._standing, standing
+        choice = standing.choice
+        if choice.note and choice != before.choice:
+            logger.info("At the queue's end: %s.", choice.note)
+        elif choice.action != "nothing" and choice.counting and not before.choice.counting:
+            minutes = COUNTDOWN_SECONDS / 60
+            logger.info(
+                "The queue is done; this machine %s in %g min.", _VERBS[choice.action], minutes
+            )

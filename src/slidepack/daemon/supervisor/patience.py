@@ -1,0 +1,62 @@
+"""How long a worker may take to leave: longer while it writes its checkpoint."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_MOST: Final = 10.0
+"""Times the usual limit, whatever is being written."""
+_STILL_SECONDS: Final = 10.0
+"""After which a checkpoint that does not grow is none."""
+
+
+class Patience:
+    """Watches the checkpoints that workers are writing."""
+
+    def __init__(
+        self, stop_seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Name the limit of a worker that writes nothing, in seconds."""
+        self._stop_seconds = stop_seconds
+        self._monotonic = monotonic
+        self._grown: dict[Path, tuple[int, float]] = {}
+
+    def is_over(self, run_folder: Path, waited_seconds: float) -> bool:
+        """Return whether a worker has had its time.
+
+        Args:
+            run_folder: its own.
+            waited_seconds: since it was asked to leave.
+        """
+        if waited_seconds <= self._stop_seconds:
+            return False
+        if waited_seconds > _MOST * self._stop_seconds:
+            return True
+        return not self._grows(run_folder)
+
+    def forget(self, run_folder: Path) -> None:
+        """Drop what is known of a worker that has ended."""
+        self._grown.pop(run_folder, None)
+
+    def _grows(self, run_folder: Path) -> bool:
+        now = self._monotonic()
+        size = _unfinished_bytes(run_folder)
+        before, since = self._grown.get(run_folder, (0, now))
+        if size != before:
+            since = now
+        self._grown[run_folder] = (size, since)
+        return size > 0 and now - since < _STILL_SECONDS
+
+
+def _unfinished_bytes(run_folder: Path) -> int:
+    """Return the size of what is being written: its name begins with a dot until it is whole."""
+    total = 0
+    for folder in (run_folder, run_folder / "checkpoints"):
+        for path in folder.glob(".*.tmp*/**/*"):
+            try:
+                total += path.stat().st_size
+            except OSError:
+                # It was renamed or removed meanwhile.
+                continue
+    return total

@@ -1,0 +1,42 @@
+"""A worker that writes a large checkpoint gets the time for it; one that hangs does not."""
+
+from pathlib import Path
+
+from slidepack.daemon.supervisor.patience import Patience
+
+
+def test_a_checkpoint_that_grows_is_waited_for(tmp_path: Path) -> None:
+    clock = 0.0
+    patience = Patience(60.0, lambda: clock)
+    assert not patience.is_over(tmp_path, 60.0)
+    assert patience.is_over(tmp_path, 61.0), "nothing is being written"
+    writing = tmp_path / "checkpoints" / ".step-00000007.tmp"
+    writing.mkdir(parents=True)
+    for second in range(62, 100):
+        clock = float(second)
+        (writing / "lane.safetensors").write_bytes(b"x" * second)
+        assert not patience.is_over(tmp_path, clock)
+    # It hangs.
+    clock = 108.9
+    assert not patience.is_over(tmp_path, clock)
+    clock = 109.1
+    assert patience.is_over(tmp_path, clock)
+
+
+def test_even_a_growing_one_has_an_end(tmp_path: Path) -> None:
+    clock = 0.0
+    patience = Patience(1.0, lambda: clock)
+    writing = tmp_path / ".result.tmp-12"
+    writing.mkdir()
+    for tenth in range(11, 101):
+        clock = tenth / 10
+        (writing / "model.safetensors").write_bytes(b"x" * tenth)
+        assert not patience.is_over(tmp_path, clock)
+    assert patience.is_over(tmp_path, 10.1)
+
+
+def test_what_is_whole_is_not_being_written(tmp_path: Path) -> None:
+    whole = tmp_path / "checkpoints" / "step-00000007"
+    whole.mkdir(parents=True)
+    (whole / "lane.safetensors").write_bytes(b"x")
+    assert Patience(1.0, lambda: 0.0).is_over(tmp_path, 1.1)
