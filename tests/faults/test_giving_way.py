@@ -173,3 +173,44 @@ def test_moving_and_retrying_are_refused_where_they_make_no_sense(farm: Farm) ->
         for path, body, code in cases:
             refused = post(path, body)
             assert refused.json()["code"] == code, (path, body)
+
+
+def test_a_deleted_job_leaves_nothing_and_none_that_is_needed_is_deleted(farm: Farm) -> None:
+    first = farm.queue(steps=8)
+    farm.finish(first)
+    folder = farm.daemon.home / "jobs" / str(first)
+    assert folder.is_dir()
+    farm.daemon.api("POST", "/queue/pause")
+    waiting = farm.queue(steps=8, after=[first])
+    with farm.daemon.http() as client:
+
+        def delete(job_id: int) -> httpx.Response:
+            return client.delete(f"/api/v1/jobs/{job_id}")
+
+        for job_id, code in ((waiting, "RUN-STATE"), (first, "RUN-STATE"), (99, "RUN-NOT-FOUND")):
+            assert delete(job_id).json()["code"] == code
+        assert folder.is_dir()
+        farm.act(waiting, "cancel")
+        assert delete(first).is_success
+        assert delete(first).json()["code"] == "RUN-NOT-FOUND"
+        assert farm.daemon.job(waiting)["after"] == []
+    wait_until(lambda: not folder.exists(), what="the folder is deleted")
+    assert [job["id"] for job in farm.daemon.api("GET", "/jobs")] == [waiting]
+
+
+def test_a_retry_takes_the_place_of_what_failed(farm: Farm) -> None:
+    failed = farm.queue(steps=8, max_seq_len=16)
+    after = farm.queue(steps=8, after=[failed])
+    farm.daemon.wait_for(after, "paused")
+    farm.daemon.api("POST", "/queue/pause")
+    again = farm.act(failed, "retry")["id"]
+    held = farm.daemon.job(after)
+    assert (held["state"], held["after"]) == ("queued", [again])
+    # One that was completed still counts for those behind it.
+    farm.daemon.api("POST", "/queue/resume")
+    good = farm.queue(steps=8)
+    farm.finish(good)
+    farm.daemon.api("POST", "/queue/pause")
+    behind = farm.queue(steps=8, after=[good])
+    farm.act(good, "retry")
+    assert farm.daemon.job(behind)["after"] == [good]
