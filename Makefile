@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 # Spinning OpenMP threads slow every process of a busy machine several times over.
 export OMP_WAIT_POLICY := PASSIVE
+# Two processes, each with the files of tests that it takes; torch's own threads would only fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -34,10 +36,10 @@ check: $(VENV)/.dev ## Lint, types, import rules
 	$(BIN)/lint-imports
 
 test: check browser ## All checks and all tests but the long fault suites
-	$(BIN)/pytest -m "not full"
+	$(PYTEST) -m "not full"
 
 test-full: $(VENV)/.dev browser ## The long fault suites
-	$(BIN)/pytest -m "full and not gpu"
+	$(PYTEST) -m "full and not gpu"
 
 test-gpu: $(VENV)/.dev ## The tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -134,10 +134,10 @@ def _every_step_is_made(plan: Plan, tasks: Sequence[Task], devices: Sequence[Dev
                 pace = _pace(by_device[together[0]], together, packed)
                 for task in packed:
                     made[task.key] += (end - begin) / pace
-    for task in plan.tasks:
-        if task.end is not None:
-            steps = by_key[task.task].steps
-            assert made[task.task] >= steps * (1 - 1e-6) - 1e-3
+    for found in plan.tasks:
+        if found.end is not None:
+            steps = by_key[found.task].steps
+            assert made[found.task] >= steps * (1 - 1e-6) - 1e-3
 
 
 def _pace(device: Device, together: tuple[str, ...], packed: Sequence[Task]) -> float:

@@ -7,6 +7,7 @@ import typer
 
 from slidepack.cli.bench_daemon import daemon
 from slidepack.cli.bench_packed import packed
+from slidepack.cli.bench_planner import planner
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.output import print_json, print_table, say
 
@@ -108,6 +109,7 @@ def slide(
 
 app.command("packed")(packed)
 app.command("daemon")(daemon)
+app.command("planner")(planner)
 
 
 @app.command("kernels")
