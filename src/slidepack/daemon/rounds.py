@@ -1,6 +1,5 @@
 """What the daemon looks at again and again beside its queue: games, cards, its machine's sleep."""
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,9 @@ from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.daemon.system.queue_end import QueueEnd, QueueView
 from slidepack.daemon.system.sleep_guard import SleepGuard
+from slidepack.daemon.told_once import ToldOnce
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import RunFolder
-
-logger = logging.getLogger(__name__)
 
 _SOMEBODY: Final[frozenset[HoldCode]] = frozenset(
     {"paused", "application", "foreign-vram", "foreign-load"}
@@ -66,7 +64,7 @@ class Rounds:
         self._queue_end = queue_end
         self._our_pids = our_pids
         self._planned: tuple[str, int | None] = ("", None)
-        self._problems: dict[str, str] = {}
+        self._parts = ToldOnce()
 
     def look(self) -> None:
         """Look at games, cards and other programs; about every second."""
@@ -89,10 +87,13 @@ class Rounds:
         Each is done whatever becomes of the others. What fails is logged, and tried again.
         """
         monotonic = time.monotonic()
-        self._try("energy", lambda: self._measure(monotonic))
-        self._try("notices", lambda: self._notices.tick(time.time()))
-        self._try("what is of no use", self._retention.work)
-        self._try("the queue's end", lambda: self._queue_end.look(monotonic, self._queue))
+        self._part("energy", lambda: self._measure(monotonic))
+        self._part("notices", lambda: self._notices.tick(time.time()))
+        self._part("what is of no use", self._retention.work)
+        self._part("the queue's end", lambda: self._queue_end.look(monotonic, self._queue))
+
+    def _part(self, part: str, work: Callable[[], None]) -> None:
+        self._parts.run(part, work, prefix=f"{part}: ")
 
     def _measure(self, monotonic: float) -> None:
         cards = self._hardware.training_cards()
@@ -111,18 +112,6 @@ class Rounds:
             waiting=len(self._jobs.queued()) + len(others),
             hold=hold.reason if hold is not None and hold.code in _SOMEBODY else "",
         )
-
-    def _try(self, part: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            # Whatever it is, it is told once, and the other parts go on.
-            expected = isinstance(error, SlidepackError | OSError)
-            if repr(error) != self._problems.get(part):
-                logger.error("%s: %s", part, error, exc_info=None if expected else error)
-            self._problems[part] = repr(error)
-        else:
-            self._problems.pop(part, None)
 
     def _planned_vram(self, live: list[AttemptRecord]) -> int | None:
         if not live:

@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -45,10 +44,8 @@ from slidepack.daemon.system.logind import Logind
 from slidepack.daemon.system.queue_end import QueueEnd
 from slidepack.daemon.system.sd_notify import Notifier, Watchdog
 from slidepack.daemon.system.sleep_guard import SleepGuard
+from slidepack.daemon.told_once import ToldOnce
 from slidepack.daemon.uploads import Uploads
-from slidepack.engine.contract.errors import SlidepackError
-
-logger = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 1.0
@@ -128,7 +125,7 @@ class Service:
         )
         self.stopping = threading.Event()
         """Set while the daemon ends; live streams close themselves."""
-        self._problems: dict[str, str] = {}
+        self._parts = ToldOnce()
         self._clock = BackgroundScheduler(
             executors={
                 name: ThreadPoolExecutor(1) for name in ("default", "slow", "looks", "tells")
@@ -218,7 +215,7 @@ class Service:
         )
 
     def _tick(self) -> None:
-        self._guarded("queue", self._tick_queue)
+        self._parts.run("queue", self._tick_queue)
         self._watchdog.alive("queue", time.monotonic())
 
     def _tick_queue(self) -> None:
@@ -226,21 +223,8 @@ class Service:
         self.imports.tick()
 
     def _look(self) -> None:
-        self._guarded("policy", self._rounds.look)
+        self._parts.run("policy", self._rounds.look)
         self._watchdog.alive("policy", time.monotonic())
 
     def _tell(self) -> None:
-        self._guarded("notices", self._rounds.tell)
-
-    def _guarded(self, part: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            # A full disk, most of all: nothing is lost, and the next round tries again. What nobody
-            # expected is told once, with its traceback, and keeps no other part from its round.
-            expected = isinstance(error, SlidepackError | OSError)
-            if repr(error) != self._problems.get(part):
-                logger.error("%s", error, exc_info=None if expected else error)
-            self._problems[part] = repr(error)
-        else:
-            self._problems.pop(part, None)
+        self._parts.run("notices", self._rounds.tell)

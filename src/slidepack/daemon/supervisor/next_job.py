@@ -85,7 +85,9 @@ class NextJob:
             if depends.broken:
                 self._hold(job, depends.broken, now)
                 continue
-            reason = self._why_wait(job, now) or depends.waits or taken
+            reason = self._gate.why_wait(job, now) or depends.waits or taken
+            # Asked last: it reads the job's attempts, and a queue may be long.
+            reason = reason or self._why_not_yet(job, now)
             if not reason:
                 outcome = self._try(job, now)
                 if isinstance(outcome, StartedWorker):
@@ -130,10 +132,7 @@ class NextJob:
             logger.warning("Job %d stays paused: %s", job.id, error)
             return False
 
-    def _why_wait(self, job: JobRecord, now: float) -> str:
-        reason = self._gate.why_wait(job, now)
-        if reason:
-            return reason
+    def _why_not_yet(self, job: JobRecord, now: float) -> str:
         attempts = self._attempts.of(job.id)
         if not attempts or attempts[-1].ended_at is None:
             return ""

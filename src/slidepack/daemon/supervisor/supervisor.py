@@ -224,7 +224,8 @@ class Supervisor:
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
         leave_seconds = None if worker is None else worker.leave_seconds()
-        kills = read_oom_kills().since(self._oom_kills.get(attempt.nonce, read_oom_kills()))
+        before = self._oom_kills.get(attempt.nonce)
+        oom_evidence = "" if before is None else read_oom_kills().since(before)
         folder = RunFolder(Path(attempt.folder))
         with self._db.transaction():
             # Read in the same transaction, so that a cancel that comes now is not lost.
@@ -237,7 +238,7 @@ class Supervisor:
                 leave_seconds=leave_seconds,
                 fruitless_attempts=fruitless(self._attempts.of(job.id), _DYING),
                 last_log_line=last_log_line(folder.log),
-                oom_evidence=kills,
+                oom_evidence=oom_evidence,
                 result_on_disk=folder.result.is_dir(),
             )
             self._attempts.end(attempt, ending.attempt_state, exit_code, now, leave_seconds)
