@@ -61,6 +61,7 @@ class PassGraphs:
         self._stream = torch.cuda.Stream(decoder.device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._entries: OrderedDict[StagedKey, _Entry] = OrderedDict()
         self._records = True
+        self._failed: torch.cuda.CUDAGraph | None = None
 
     def train(self, micro: StagedMicro) -> Tensor:
         """Run a row forward and backward; the lanes' gradients are written to their pool.
@@ -88,6 +89,9 @@ class PassGraphs:
     @contextlib.contextmanager
     def room(self) -> Iterator[None]:
         """Run passes of any kind in the memory of the recorded ones, which nobody else can use."""
+        if not self._records:
+            yield
+            return
         current = torch.cuda.current_stream(self._decoder.device)
         self._stream.wait_stream(current)
         try:
@@ -102,7 +106,8 @@ class PassGraphs:
     def clear(self) -> None:
         """Forget everything, its memory too: lanes are about to move, or need it."""
         self._entries.clear()
-        self._pool = torch.cuda.MemPool()
+        if self._failed is None:
+            self._pool = torch.cuda.MemPool()
 
     @property
     def recorded(self) -> int:
@@ -130,20 +135,44 @@ class PassGraphs:
         """
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads of this process go on using the device.
-            with torch.cuda.graph(
-                graph,
-                pool=self._pool.id,  # type: ignore[arg-type]  # its own type for a handle is private
-                stream=self._stream,
-                capture_error_mode="thread_local",
+            # Other threads of this process go on using the device. A recording that fails leaves
+            # its stream current, so the outer block is what brings the old one back.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self._decoder.device)),
+                torch.cuda.graph(
+                    graph,
+                    pool=self._pool.id,  # type: ignore[arg-type]  # its own type for a handle is private
+                    stream=self._stream,
+                    capture_error_mode="thread_local",
+                ),
             ):
-                entry.losses = self._walk(entry.staged)
+                losses = self._walk(entry.staged)
         except RuntimeError as error:
             # Out of memory is one, and spoils the recording as anything else does.
-            self._records = False
             logger.warning("Passes are not recorded, which is slower: %s", error)
+            self._give_up(graph)
             return
-        entry.graph = graph
+        entry.graph, entry.losses = graph, losses
+
+    def _give_up(self, failed: torch.cuda.CUDAGraph) -> None:
+        """Record nothing more, and clear away what a recording that failed left behind.
+
+        Torch 2.11 does not end the allocator's part of a recording whose end the driver refuses:
+        the next use of the pool is then refused, and its destruction aborts the process.
+        """
+        self._records = False
+        # The allocators go on asking the graph whether a stream belongs to it.
+        self._failed = failed
+        self._entries.clear()
+        device = self._decoder.device.index or 0
+        try:
+            torch._C._cuda_endAllocateToPool(device, self._pool.id)
+        except RuntimeError:
+            # It had come to an end by itself.
+            return
+        torch._C._cuda_releasePool(device, self._pool.id)
+        # What it kept is for everyone again.
+        self._pool = torch.cuda.MemPool()
 
     def _walk(self, staged: StagedRow) -> Tensor:
         decoder, laid = self._decoder, staged.row
