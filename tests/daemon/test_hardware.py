@@ -18,7 +18,7 @@ from slidepack.daemon.probe.software import (
     TorchDevice,
     TritonBuild,
 )
-from slidepack.daemon.supervisor.starting import why_not_again
+from slidepack.daemon.supervisor.run_plans import why_not_again
 from slidepack.engine.memory import Machine, plan_run
 from slidepack.engine.shape import read_shape
 

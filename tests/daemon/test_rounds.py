@@ -47,7 +47,7 @@ class _House:
         self.rounds = Rounds(
             jobs=jobs or stores.jobs,
             attempts=stores.attempts,
-            hardware=SimpleNamespace(training_cards=lambda: None),  # type: ignore[arg-type]
+            hardware=SimpleNamespace(training_cards=lambda: None, card_of=lambda _: None),  # type: ignore[arg-type]
             policy=policy or PolicyWatch(documents, sample=no_gpus),
             notices=self.notices,  # type: ignore[arg-type]
             retention=SimpleNamespace(work=lambda: None),  # type: ignore[arg-type]
@@ -108,8 +108,26 @@ def test_a_job_without_an_attempt_yet_still_counts(stores: Stores) -> None:
     assert (house.end.views[-1].live, house.end.views[-1].waiting) == (1, 0)
 
 
+def test_energy_is_shared_out_among_the_lanes_of_a_worker(stores: Stores) -> None:
+    for number in range(3):
+        job = stores.jobs.add(plain_spec(), 0.0).id
+        nonce = "alone" if number == 2 else "pack"
+        stores.attempts.add(job, 1, f"/jobs/{job}", nonce, 1.0, device="cpu")
+    house = _House(stores)
+    shares: list[tuple[int, float, float]] = []
+
+    def sample(
+        _at: float, job: int, _number: int, _gpus: object, *, share: float, cpu_share: float
+    ) -> None:
+        shares.append((job, share, cpu_share))
+
+    house.energy.sample = sample
+    house.rounds.tell()
+    assert shares == [(1, 0.5, 1 / 3), (2, 0.5, 1 / 3), (3, 1.0, 1 / 3)]
+
+
 def _fails(error: Exception) -> Callable[..., None]:
-    def fail(*_arguments: Any) -> None:
+    def fail(*_arguments: Any, **_options: Any) -> None:
         raise error
 
     return fail

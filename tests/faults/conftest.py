@@ -7,16 +7,27 @@ from support.queueing import Farm, make_farm
 
 
 @pytest.fixture
-def farm(daemon: DaemonProcess, tiny_model: Path, tmp_path: Path) -> Farm:
-    return make_farm(daemon, tiny_model, tmp_path)
+def farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
+    """A farm whose daemon runs one job at a time, each in a worker of its own."""
+    yield from _farm(tiny_model, tmp_path, packing="off")
+
+
+@pytest.fixture
+def packing_farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
+    """A farm whose daemon packs, so that no job's bits depend on the others."""
+    yield from _farm(tiny_model, tmp_path, packing="exact")
 
 
 @pytest.fixture
 def hasty_farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
     """A farm whose daemon gives a worker one second to leave."""
-    daemon = DaemonProcess(tmp_path / "home", worker_stop_seconds="1")
+    yield from _farm(tiny_model, tmp_path, packing="off", worker_stop_seconds="1")
+
+
+def _farm(model: Path, folder: Path, **settings: str) -> Iterator[Farm]:
+    daemon = DaemonProcess(folder / "home", **settings)
     daemon.start()
     try:
-        yield make_farm(daemon, tiny_model, tmp_path)
+        yield make_farm(daemon, model, folder)
     finally:
         daemon.clean_up()

@@ -8,6 +8,7 @@ from slidepack.daemon.states import JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobStore
+from slidepack.daemon.store.packs import PackStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
 
@@ -20,6 +21,7 @@ class Stores:
     database: Database
     jobs: JobStore
     attempts: AttemptStore
+    packs: PackStore
     runlog: RunLog
 
     def add_attempt(self, job_id: int, number: int = 1) -> AttemptRecord:
@@ -33,6 +35,13 @@ class Stores:
         """Return an attempt as the database has it now."""
         return self.attempts.of(job_id)[number - 1]
 
+    def end(self, job_id: int, state: JobState) -> None:
+        """End a job, and its live attempt with it."""
+        for attempt in self.attempts.of(job_id):
+            if attempt.state == "live":
+                self.attempts.end(attempt, "failed", 1, 1.0)
+        self.jobs.move(job_id, state, state, 1.0)
+
     def force(self, job_id: int, state: JobState) -> None:
         """Put a job into a state past the state machine."""
         self.database.execute("UPDATE jobs SET state = ? WHERE id = ?", state, job_id)
@@ -41,14 +50,21 @@ class Stores:
 def open_stores(folder: Path) -> Stores:
     """Open, or create, the database in a folder."""
     database = Database(folder / "slidepack.db")
-    return Stores(folder, database, JobStore(database), AttemptStore(database), RunLog(database))
+    return Stores(
+        folder,
+        database,
+        JobStore(database),
+        AttemptStore(database),
+        PackStore(database),
+        RunLog(database),
+    )
 
 
-def plain_spec(name: str = "plain") -> JobSpec:
+def plain_spec(name: str = "plain", base: str = "-") -> JobSpec:
     """Return a specification that names files which need not exist."""
     return JobSpec(
         name=name,
-        base=ModelRef(model_id="tiny", path="/nowhere", content_hash="-"),
+        base=ModelRef(model_id="tiny", path="/nowhere", content_hash=base),
         dataset=DatasetRef(dataset_id="1", path="/nowhere/rows.jsonl", content_hash="-"),
         method=LoraMethod(),
         steps=10,

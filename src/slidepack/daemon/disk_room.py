@@ -3,8 +3,6 @@
 import shutil
 from pathlib import Path
 
-from slidepack.engine.contract.plan import RunPlan
-
 
 class DiskRoom:
     """The disk of the data directory."""
@@ -14,8 +12,8 @@ class DiskRoom:
         self._home = home
         self.floor_bytes = floor_bytes
 
-    def shortage(self, plan: RunPlan) -> str:
-        """Return why a run does not fit, in words; empty where it does.
+    def shortage(self, needed: int) -> str:
+        """Return why so many bytes do not fit, in words; empty where they do.
 
         What earlier attempts left counts for nothing: a new one writes checkpoints of its own
         before theirs are deleted.
@@ -24,7 +22,6 @@ class DiskRoom:
             OSError: the disk does not answer.
         """
         free = shutil.disk_usage(self._home).free
-        needed = plan.predicted_disk_bytes
         if needed + self.floor_bytes <= free:
             return ""
         kept = f", {self.floor_bytes / 1e9:.2f} GB of that is kept free" if self.floor_bytes else ""

@@ -70,9 +70,20 @@ class HardwareMonitor:
             software, report = self._software, self._fast
         if report is None or software is None or isinstance(software, ProbeProblem):
             return None
-        usable = next((device for device in software.torch.devices if device.supported), None)
-        found = (gpu for gpu in report.gpus if usable is not None and _is_same(gpu, usable))
+        usable = [device for device in software.torch.devices if device.supported]
+        found = (gpu for gpu in report.gpus if any(_is_same(gpu, device) for device in usable))
         return frozenset(map(card_key, found)) or None
+
+    def card_of(self, device: str) -> str | None:
+        """Return the key of the card (`card_key`) that torch calls so; None where nobody knows."""
+        with self._lock:
+            software, report = self._software, self._fast
+        if report is None or software is None or isinstance(software, ProbeProblem):
+            return None
+        for found in software.torch.devices:
+            if f"cuda:{found.index}" == device:
+                return next((card_key(gpu) for gpu in report.gpus if _is_same(gpu, found)), None)
+        return None
 
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
@@ -84,10 +95,22 @@ class HardwareMonitor:
             return msgspec.structs.replace(self._fast, software=self._software)
 
 
-def machine_now(
+class DeviceNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that training may use."""
+
+    key: str
+    """`cpu`, or torch's name of the card, as in `cuda:0`."""
+    name: str
+    """Of the card, which equal cards have in common; `cpu` for the CPU."""
+    card: str
+    """Key of the card for the policy (`card_key`); empty for the CPU."""
+    machine: Machine
+
+
+def devices_now(
     report: HardwareReport, *, whole: bool, device: Literal["auto", "cpu"]
-) -> Machine | Waiting:
-    """Return what a run may use, or why none can start now.
+) -> list[DeviceNow] | Waiting:
+    """Return what runs may use, one entry a usable card, or why none can start now.
 
     A card that is there and cannot be used, as after a driver update, is a reason to wait, and so
     is a driver that does not answer: a run never goes to the CPU in silence.
@@ -107,21 +130,44 @@ def machine_now(
     assert not isinstance(software, ProbeProblem)
     assert not isinstance(memory, ProbeProblem)
     assert not isinstance(cpu, ProbeProblem)
-    usable = None
-    if device == "auto":
-        usable = next((d for d in software.torch.devices if d.supported), None)
-        if usable is None:
-            why = _why_not_the_cpu(report, software.torch)
-            if why:
-                return Waiting(f'waits: {why}, or set device = "cpu" in the settings')
+    usable = [found for found in software.torch.devices if found.supported]
+    if device == "auto" and not usable:
+        why = _why_not_the_cpu(report, software.torch)
+        if why:
+            return Waiting(f'waits: {why}, or set device = "cpu" in the settings')
     limit = memory.cgroup_limit_bytes or memory.total_bytes
     ram = min(limit, memory.total_bytes) if whole else min(limit, memory.available_bytes)
     threads = max(1, min(cpu.allowed_cores, cpu.physical_cores or cpu.allowed_cores))
-    return Machine(
-        device="cpu" if usable is None else f"cuda:{usable.index}",
-        device_free_bytes=0 if usable is None else _vram(usable, report.gpus, whole=whole),
-        ram_available_bytes=ram,
-        cpu_threads=threads,
+    if device == "cpu" or not usable:
+        alone = Machine(
+            device="cpu", device_free_bytes=0, ram_available_bytes=ram, cpu_threads=threads
+        )
+        return [DeviceNow(key="cpu", name="cpu", card="", machine=alone)]
+    return [_device_now(found, report.gpus, ram, threads, whole=whole) for found in usable]
+
+
+def machine_now(
+    report: HardwareReport, *, whole: bool, device: Literal["auto", "cpu"]
+) -> Machine | Waiting:
+    """Return the first of `devices_now` as the machine of one run."""
+    found = devices_now(report, whole=whole, device=device)
+    return found if isinstance(found, Waiting) else found[0].machine
+
+
+def _device_now(
+    device: TorchDevice, gpus: tuple[Gpu, ...], ram: int, threads: int, *, whole: bool
+) -> DeviceNow:
+    card = next((gpu for gpu in gpus if _is_same(gpu, device)), None)
+    return DeviceNow(
+        key=f"cuda:{device.index}",
+        name=device.name,
+        card="" if card is None else card_key(card),
+        machine=Machine(
+            device=f"cuda:{device.index}",
+            device_free_bytes=_vram(device, gpus, whole=whole),
+            ram_available_bytes=ram,
+            cpu_threads=threads,
+        ),
     )
 
 

@@ -18,6 +18,7 @@ class DataPaths:
         self.models = home / "models"
         self.datasets = home / "datasets"
         self.jobs = home / "jobs"
+        self.packs = home / "packs"
         self.imports = home / "imports"
         self.uploads = home / "uploads"
 
@@ -29,7 +30,14 @@ class DataPaths:
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for folder in (self.models, self.datasets, self.jobs, self.imports, self.uploads):
+            for folder in (
+                self.models,
+                self.datasets,
+                self.jobs,
+                self.packs,
+                self.imports,
+                self.uploads,
+            ):
                 folder.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise disk_error(error, self.home) from error
@@ -37,6 +45,10 @@ class DataPaths:
     def attempt(self, job_id: int, number: int) -> Path:
         """Return the run folder of an attempt."""
         return self.jobs / str(job_id) / f"attempt-{number:03d}"
+
+    def pack(self, nonce: str) -> Path:
+        """Return the folder of a pack, by what its worker is known by."""
+        return self.packs / nonce[:16]
 
     def dataset(self, dataset_id: int) -> Path:
         """Return the folder of a dataset."""

@@ -1,6 +1,7 @@
 """What the daemon looks at again and again beside its queue: games, cards, its machine's sleep."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,7 @@ class Rounds:
         self._guard = guard
         self._queue_end = queue_end
         self._our_pids = our_pids
-        self._planned: tuple[str, int | None] = ("", None)
+        self._planned: dict[str, int | None] = {}
         self._parts = ToldOnce()
 
     def look(self) -> None:
@@ -98,8 +99,18 @@ class Rounds:
     def _measure(self, monotonic: float) -> None:
         cards = self._hardware.training_cards()
         gpus = [gpu for gpu in self._policy.gpus() if cards is None or card_key(gpu) in cards]
-        for attempt in self._attempts.live():
-            self._notices.energy.sample(monotonic, attempt.job_id, attempt.number, gpus)
+        live = self._attempts.live()
+        company = Counter(attempt.nonce for attempt in live)
+        for attempt in live:
+            card = self._hardware.card_of(attempt.device)
+            self._notices.energy.sample(
+                monotonic,
+                attempt.job_id,
+                attempt.number,
+                [gpu for gpu in gpus if card is None or card_key(gpu) == card],
+                share=1 / company[attempt.nonce],
+                cpu_share=1 / len(live),
+            )
 
     def _queue(self) -> QueueView:
         attempts = self._attempts.live()
@@ -114,14 +125,19 @@ class Rounds:
         )
 
     def _planned_vram(self, live: list[AttemptRecord]) -> int | None:
-        if not live:
-            return None
-        nonce, planned = self._planned
-        if nonce != live[0].nonce:
-            try:
-                planned = RunFolder(Path(live[0].folder)).read_plan().predicted_device_bytes
-            except SlidepackError:
-                # Its worker will say what is wrong with its folder.
-                planned = None
-            self._planned = (live[0].nonce, planned)
-        return planned
+        """Return the most that a worker takes of its card by its plan; None where nobody knows."""
+        folders = {attempt.nonce: attempt.folder for attempt in live}
+        self._planned = {
+            nonce: self._planned[nonce] if nonce in self._planned else _planned_vram_of(folder)
+            for nonce, folder in folders.items()
+        }
+        known = [planned for planned in self._planned.values() if planned is not None]
+        return max(known, default=None) if len(known) == len(self._planned) else None
+
+
+def _planned_vram_of(folder: str) -> int | None:
+    try:
+        return RunFolder(Path(folder)).read_plan().predicted_device_bytes
+    except SlidepackError:
+        # Its worker will say what is wrong with its folder.
+        return None

@@ -32,10 +32,15 @@ from slidepack.daemon.store.catalogue import Catalogue, Sessions
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobStore
+from slidepack.daemon.store.packs import PackStore
 from slidepack.daemon.store.runlog import RunLog
+from slidepack.daemon.supervisor.following import NoPlan
 from slidepack.daemon.supervisor.gate import PolicyGate
 from slidepack.daemon.supervisor.next_job import NextJob
+from slidepack.daemon.supervisor.pack_follow import PackFollower
 from slidepack.daemon.supervisor.retention import Retention
+from slidepack.daemon.supervisor.run_folders import RunFolders
+from slidepack.daemon.supervisor.run_plans import RunPlans
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.supervisor import Supervisor
 from slidepack.daemon.supervisor.worker_process import current_boot_id
@@ -174,6 +179,7 @@ class Service:
         self.documents = Documents(self.database)
         self.jobs = JobStore(self.database)
         self.attempts = AttemptStore(self.database)
+        self.packs = PackStore(self.database)
         self.runlog = RunLog(self.database)
         self.catalogue = Catalogue(self.database)
         self.sessions = Sessions(self.database)
@@ -181,30 +187,56 @@ class Service:
     def _supervisor(self) -> Supervisor:
         aftermath = Aftermath(self.notices, self.policy)
         gate = PolicyGate(self.policy)
+        plans = RunPlans(
+            jobs=self.jobs,
+            attempts=self.attempts,
+            hardware=self.hardware,
+            settings=self.settings,
+            reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
+        )
+        room = DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
         starter = Starter(
             database=self.database,
             jobs=self.jobs,
             attempts=self.attempts,
+            packs=self.packs,
             catalogue=self.catalogue,
-            hardware=self.hardware,
+            plans=plans,
+            folders=RunFolders(
+                attempts=self.attempts,
+                plans=plans,
+                paths=self.paths,
+                disk_floor_bytes=room.floor_bytes,
+            ),
             paths=self.paths,
-            settings=self.settings,
-            room=DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9)),
+            room=room,
             outcomes=aftermath,
-            reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
+            exact=self.settings.packing == "exact",
         )
+        plan = NoPlan()
         return Supervisor(
             database=self.database,
             jobs=self.jobs,
             attempts=self.attempts,
             runlog=self.runlog,
+            packs=PackFollower(
+                database=self.database,
+                packs=self.packs,
+                attempts=self.attempts,
+                runlog=self.runlog,
+                expect_again=starter.expect_again,
+            ),
+            plan=plan,
             next_job=NextJob(
                 database=self.database,
                 jobs=self.jobs,
                 attempts=self.attempts,
+                packs=self.packs,
                 starter=starter,
                 gate=gate,
                 outcomes=aftermath,
+                plan=plan,
+                packing=self.settings.packing != "off",
                 retry_seconds=self.settings.retry_seconds,
             ),
             gate=gate,

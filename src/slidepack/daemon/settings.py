@@ -31,6 +31,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long a worker may take to checkpoint and leave before it is killed."""
     retry_seconds: float = 5.0
     """How long a job waits whose worker died without a step; then six times as long each time."""
+    packing: Literal["on", "exact", "off"] = "on"
+    """Whether LoRA jobs over one base share a pass. `exact` fills rows up, so that no job's result
+    depends on its company by a single bit, at the price of the filling; `off` runs one at a time on
+    each card."""
     model_endpoint: str = ""
     """Address of a Hugging Face mirror; empty is the hub itself."""
 

@@ -39,6 +39,7 @@ __all__ = [
     "lora_precision",
     "plan_lanes",
     "plan_lora",
+    "plan_sizes",
     "resident_need",
 ]
 
@@ -104,9 +105,25 @@ def plan_lanes(
         SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
     methods = [spec.method for spec in specs if isinstance(spec.method, LoraMethod)]
-    precision = lora_precision(methods[0], machine.device)
-    form = base_format(methods[0])
-    lanes = LaneSizes.of(specs, shape)
+    return plan_sizes(LaneSizes.of(specs, shape), methods[0], shape, machine)
+
+
+def plan_sizes(
+    lanes: LaneSizes, method: LoraMethod, shape: ModelShape, machine: Machine
+) -> tuple[RunPlan, MemoryNeed]:
+    """Decide as `plan_lanes` does, by what the lanes add up to.
+
+    Args:
+        lanes: sizes of the pack.
+        method: that says how the base is held.
+        shape: of the base.
+        machine: what is free.
+
+    Raises:
+        SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
+    """
+    precision = lora_precision(method, machine.device)
+    form = base_format(method)
     try:
         return _resident(lanes, precision, form, shape, machine)
     except SlidepackError as error:

@@ -69,6 +69,17 @@ def machine(tmp_path: Path) -> _Machine:
     return _Machine(tmp_path)
 
 
+def test_a_lane_is_charged_with_its_part(machine: _Machine) -> None:
+    for _ in range(3):
+        machine.seconds += 5.0
+        gpu = _gpu(watts=100.0)
+        machine.meter.sample(machine.seconds, 1, 1, [gpu], share=0.25, cpu_share=0.1)
+        machine.meter.sample(machine.seconds, 2, 1, [gpu], share=0.75, cpu_share=0.9)
+    one, all_of_it = machine.meter.of_job(1), machine.meter.total()
+    assert (one.card_joules, one.seconds) == (250.0, 2.5)
+    assert (all_of_it.card_joules, all_of_it.seconds) == (1000.0, 10.0)
+
+
 def test_nothing_measured_is_none_and_says_why(machine: _Machine) -> None:
     assert machine.meter.of_job(1).joules is None
     for _ in range(3):

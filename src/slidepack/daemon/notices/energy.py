@@ -31,7 +31,7 @@ class EnergyReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """What the sum is of: `card only`, `card + CPU package`, `CPU package only`, `not measured`."""
     seconds: float
-    """How long the run was watched."""
+    """How long the run was watched; of a worker that many jobs share, this one's part."""
     card_seconds: float
     """How much of that time the cards were measured."""
     cpu_seconds: float
@@ -74,7 +74,16 @@ class EnergyMeter:
         self._clock = clock
         self._last: dict[tuple[int, int], _Reading] = {}
 
-    def sample(self, monotonic: float, job_id: int, attempt: int, gpus: Sequence[Gpu]) -> None:
+    def sample(
+        self,
+        monotonic: float,
+        job_id: int,
+        attempt: int,
+        gpus: Sequence[Gpu],
+        *,
+        share: float = 1.0,
+        cpu_share: float = 1.0,
+    ) -> None:
         """Add what was used since the last sample of this attempt; about every 5 s.
 
         A gap of more than 30 s (the machine slept, the daemon was away) adds nothing. Each
@@ -82,9 +91,11 @@ class EnergyMeter:
 
         Args:
             monotonic: a monotonic clock in seconds.
-            job_id: the job; of a pack, one that stands for all of it.
+            job_id: the job.
             attempt: its live attempt.
             gpus: the cards that the worker uses; none for a run on the CPU.
+            share: of the worker's time and cards that is this job's.
+            cpu_share: of the processor's energy that is this job's.
         """
         now = _Reading(
             monotonic=monotonic,
@@ -108,7 +119,13 @@ class EnergyMeter:
             card = _sum([_card(key, last, now, seconds) for key in map(_key, gpus)])
             cpu = _sum([_package(zone, last, now, seconds) for zone in now.packages])
             self._add(
-                job_id, attempt, int(now.wall // QUARTER_SECONDS), seconds, len(gpus), card, cpu
+                job_id,
+                attempt,
+                int(now.wall // QUARTER_SECONDS),
+                seconds * share,
+                len(gpus),
+                None if card is None else card * share,
+                None if cpu is None else cpu * cpu_share,
             )
 
     def of_job(self, job_id: int) -> EnergyReport:

@@ -28,6 +28,10 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The boot that it belongs to."""
     leave_seconds: float | None = None
     """From the request to leave until its process was gone; None where nobody asked."""
+    pack_id: int | None = None
+    """The pack in which it is a lane; None where its worker is its own."""
+    device: str = ""
+    """`cpu`, or torch's name of its card; empty where it is of an older version."""
 
 
 class AttemptStore:
@@ -37,16 +41,28 @@ class AttemptStore:
         """Bind the database."""
         self._db = database
 
-    def add(self, job_id: int, number: int, folder: str, nonce: str, now: float) -> None:
-        """Record an attempt before its worker starts."""
+    def add(
+        self,
+        job_id: int,
+        number: int,
+        folder: str,
+        nonce: str,
+        now: float,
+        *,
+        device: str = "",
+        pack_id: int | None = None,
+    ) -> None:
+        """Record an attempt before its worker starts, or before it joins a pack."""
         self._db.execute(
-            "INSERT INTO attempts (job_id, number, state, folder, nonce, started_at) "
-            "VALUES (?, ?, 'live', ?, ?, ?)",
+            "INSERT INTO attempts (job_id, number, state, folder, nonce, started_at, device, "
+            "pack_id) VALUES (?, ?, 'live', ?, ?, ?, ?, ?)",
             job_id,
             number,
             folder,
             nonce,
             now,
+            device,
+            pack_id,
         )
 
     def remove(self, job_id: int, number: int) -> None:
@@ -90,6 +106,13 @@ class AttemptStore:
     def of(self, job_id: int) -> list[AttemptRecord]:
         """Return the job's attempts, oldest first."""
         rows = self._db.query("SELECT * FROM attempts WHERE job_id = ? ORDER BY number", job_id)
+        return [msgspec.convert(row, AttemptRecord) for row in rows]
+
+    def of_pack(self, pack_id: int) -> list[AttemptRecord]:
+        """Return the attempts that were lanes of a pack."""
+        rows = self._db.query(
+            "SELECT * FROM attempts WHERE pack_id = ? ORDER BY job_id, number", pack_id
+        )
         return [msgspec.convert(row, AttemptRecord) for row in rows]
 
     def live(self) -> list[AttemptRecord]:

@@ -65,7 +65,7 @@ class RunLog:
                     job_id,
                 )
             case PhaseChanged():
-                self._db.execute("UPDATE jobs SET phase = ? WHERE id = ?", event.phase, job_id)
+                self.set_phase(job_id, event.phase)
             case Progress():
                 self._apply_progress(attempt, event)
             case Evaluated():
@@ -95,6 +95,10 @@ class RunLog:
                 )
             case _:
                 pass
+
+    def set_phase(self, job_id: int, phase: str) -> None:
+        """Record what a job's worker is doing."""
+        self._db.execute("UPDATE jobs SET phase = ? WHERE id = ?", phase, job_id)
 
     def _apply_progress(self, attempt: AttemptRecord, event: Progress) -> None:
         self._db.execute(

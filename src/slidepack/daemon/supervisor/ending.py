@@ -36,6 +36,8 @@ def decide_ending(
     last_log_line: str,
     oom_evidence: str,
     result_on_disk: bool,
+    shared: bool = False,
+    never_began: bool = False,
 ) -> Ending:
     """Return what an ended worker means.
 
@@ -50,6 +52,8 @@ def decide_ending(
         oom_evidence: what the kernel counted of out-of-memory kills while it ran, or nothing.
         result_on_disk: whether the run folder holds a result. It is renamed into place as a whole,
             so it is complete even where the worker died before it could say so.
+        shared: whether its worker had other jobs, too: it may have died of one of them.
+        never_began: whether its worker left, or died, before it took notice of the job.
     """
     if isinstance(event, Finished) or result_on_disk:
         return Ending(attempt_state="completed", job_state="completed", reason="done")
@@ -79,7 +83,13 @@ def decide_ending(
             job_state="queued",
             reason=f"gave way{took}: {why}; it goes on from its last checkpoint",
         )
-    return _died(exit_code, fruitless_attempts, last_log_line, oom_evidence)
+    if never_began and not exit_code:
+        return Ending(
+            attempt_state="yielded",
+            job_state="queued",
+            reason="the pack that it was to join had ended; it waits for the next one",
+        )
+    return _died(exit_code, fruitless_attempts, last_log_line, oom_evidence, shared=shared)
 
 
 def _failed(error: ErrorReport, *, by_user: bool = False) -> Ending:
@@ -96,12 +106,18 @@ def _failed(error: ErrorReport, *, by_user: bool = False) -> Ending:
 
 
 def _died(
-    exit_code: int | None, fruitless_attempts: int, last_log_line: str, oom_evidence: str
+    exit_code: int | None,
+    fruitless_attempts: int,
+    last_log_line: str,
+    oom_evidence: str,
+    *,
+    shared: bool,
 ) -> Ending:
     # The kernel kills with SIGKILL; a worker that ended otherwise was not its victim.
     oom_evidence = oom_evidence if exit_code in (None, -signal.SIGKILL) else ""
     how = _how(exit_code) + (f"; {oom_evidence}" if oom_evidence else "")
-    if not _crashed(exit_code) and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
+    again = shared or not _crashed(exit_code)
+    if again and fruitless_attempts < MAX_FRUITLESS_ATTEMPTS:
         return Ending(
             attempt_state="interrupted",
             job_state="queued",

@@ -1,18 +1,24 @@
-"""Starts the next job that may run, and says of every other one why it waits."""
+"""Starts the jobs that may run, and says of every other one why it waits."""
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from slidepack.daemon.hardware import Waiting
+from slidepack.daemon.planner.from_engine import model_key
 from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.store.packs import PackStore
 from slidepack.daemon.supervisor.backoff import fruitless, wait_seconds
 from slidepack.daemon.supervisor.choosing import Gate, dependence, held_reason
+from slidepack.daemon.supervisor.following import Following
 from slidepack.daemon.supervisor.outcomes import Outcomes
-from slidepack.daemon.supervisor.starting import StartedWorker, Starter, Waits
+from slidepack.daemon.supervisor.seats import DeviceSeat, seats_of
+from slidepack.daemon.supervisor.starting import Joined, StartedWorker, Starter, Waits
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import JobSpec, LoraMethod
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +26,17 @@ _AGAIN_SECONDS: Final = 2.0
 """Between two tries at a job that the hardware or the disk keeps waiting."""
 _IN_LINE_SECONDS: Final = 30.0
 """After a run, for which nothing overtakes a job that may find room any moment."""
+_MOST_LANES: Final = 64
+"""That begin together; more join when they have."""
+_ALONE_AFTER: Final = 2
+"""Deaths in a row, without a step, of packs: from then on a job is tried without company, so that
+one that takes its worker down takes no other job with it."""
 _DIED: Final = frozenset({"interrupted"})
 _FAILED: Final = frozenset({"failed"})
 
 
 class NextJob:
-    """Goes through the queue in its order."""
+    """Goes through the queue, in the order of the plan where there is one."""
 
     def __init__(
         self,
@@ -33,9 +44,12 @@ class NextJob:
         database: Database,
         jobs: JobStore,
         attempts: AttemptStore,
+        packs: PackStore,
         starter: Starter,
         gate: Gate,
         outcomes: Outcomes,
+        plan: Following,
+        packing: bool,
         retry_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,61 +59,161 @@ class NextJob:
             database: for transactions.
             jobs: the queue.
             attempts: the tries at its jobs.
-            starter: starts a job.
+            packs: the workers that run many jobs.
+            starter: starts jobs.
             gate: says why one may not start.
             outcomes: told of a job that is held.
+            plan: says who begins where.
+            packing: whether LoRA jobs share workers.
             retry_seconds: before a job is tried again whose worker died without a step.
             monotonic: seconds by a clock that only goes forward.
         """
         self._db = database
         self._jobs = jobs
         self._attempts = attempts
+        self._packs = packs
         self._starter = starter
         self._gate = gate
         self._outcomes = outcomes
+        self._plan = plan
+        self._packing = packing
         self._retry_seconds = retry_seconds
         self._monotonic = monotonic
         self._tried: dict[int, float] = {}
         self._waits: dict[int, Waits] = {}
-        """What each job that was tried in vain waits for."""
         self._free_since: float | None = None
         """When the last run was seen to have ended."""
         self._unexpected: dict[int, str] = {}
+        self._specs: dict[int, JobSpec] = {}
+        """Of the jobs that wait; they never change."""
 
-    def start(self, now: float) -> StartedWorker | None:
-        """Start the first job that can run, where none runs; explain all others.
+    def start(self, now: float, leaving: Collection[str] = ()) -> list[StartedWorker | Joined]:
+        """Start what can run; explain all others.
 
         A job that waits for its time, a window or another job does not keep those behind it from
         running. One that waits for memory or the disk does so for a while after a run has ended:
         what that run held may be about to be freed.
+
+        Args:
+            now: unix time in seconds.
+            leaving: nonces of workers that were asked to leave as a whole.
         """
         queued = self._jobs.queued()
-        live = self._jobs.live()
-        taken = f"waits for job {live[0].id} to end" if live else ""
-        in_line = self._is_just_free(running=bool(live))
         states = self._jobs.states_of(earlier for job in queued for earlier in job.after)
-        started = None
         why: dict[int, str] = {}
+        able = []
         for job in queued:
             depends = dependence(job, states)
             if depends.broken:
                 self._hold(job, depends.broken, now)
                 continue
-            reason = self._gate.why_wait(job, now) or depends.waits or taken
-            # Asked last: it reads the job's attempts, and a queue may be long.
-            reason = reason or self._why_not_yet(job, now)
-            if not reason:
-                outcome = self._try(job, now)
-                if isinstance(outcome, StartedWorker):
-                    started, taken = outcome, f"waits for job {job.id} to end"
-                    continue
-                reason = "" if outcome is None else outcome.reason
-                if outcome is not None and outcome.soon and in_line:
-                    taken = f"waits behind job {job.id}, which was tried just now"
-            why[job.id] = reason
+            reason = self._gate.why_wait(job, now) or depends.waits
+            if reason:
+                why[job.id] = reason
+            else:
+                able.append(job)
+        started = self._start_able(able, why, now, leaving) if able else []
         self._explain(queued, why)
         self._forget_all_but({job.id for job in queued})
         return started
+
+    def _start_able(
+        self, able: list[JobRecord], why: dict[int, str], now: float, leaving: Collection[str]
+    ) -> list[StartedWorker | Joined]:
+        devices = self._starter.devices()
+        if isinstance(devices, Waiting):
+            why.update(dict.fromkeys((job.id for job in able), devices.reason))
+            return []
+        live = self._attempts.live()
+        seats = seats_of(devices, live, self._packs.live(), leaving)
+        in_line = self._is_just_free(running=bool(live))
+        planned = self._plan.starts(now)
+        wanted = None if planned is None else {start.job_id: start.device for start in planned}
+        order = able if wanted is None else _in_order(able, wanted)
+        started: list[StartedWorker | Joined] = []
+        gone: set[int] = set()
+        for number, job in enumerate(order):
+            if job.id in gone:
+                continue
+            reason = "" if wanted is None or job.id in wanted else self._plan.why(job.id)
+            if wanted is not None and job.id not in wanted:
+                why[job.id] = reason or _everybody(seats) or "waits for its turn"
+                continue
+            choice = [seat for seat in seats if wanted is None or seat.device.key == wanted[job.id]]
+            seat = self._seat_for(job, choice)
+            reason = _everybody(choice) if seat is None else self._why_not_yet(job, now)
+            if seat is None and wanted is None:
+                # In the queue's order nobody overtakes one for whom the devices are not free yet.
+                for other in seats:
+                    other.closed = other.closed or f"waits behind job {job.id}"
+            if reason or seat is None:
+                why[job.id] = reason
+                continue
+            company = [other for other in order[number + 1 :] if other.id not in gone]
+            outcome = self._try(job, seat, company, wanted, now)
+            if isinstance(outcome, StartedWorker | Joined):
+                started.append(outcome)
+                ids = (job.id,) if isinstance(outcome, Joined) else outcome.job_ids
+                gone.update(ids)
+                seat.jobs.extend(ids)
+                if isinstance(outcome, StartedWorker):
+                    # The others may join it at the next tick, when it is recorded.
+                    seat.closed = f"waits for job {job.id} to end"
+                continue
+            why[job.id] = "" if outcome is None else outcome.reason
+            if outcome is not None and outcome.soon and in_line:
+                for other in choice:
+                    other.closed = other.closed or (
+                        f"waits behind job {job.id}, which was tried just now"
+                    )
+        return started
+
+    def _seat_for(self, job: JobRecord, seats: Sequence[DeviceSeat]) -> DeviceSeat | None:
+        """Return where a job can go: to others of its kind, else to a device that is free."""
+        if not any(seat.idle or seat.pack for seat in seats):
+            return None
+        spec = self._spec(job)
+        if self._may_share(spec):
+            for seat in seats:
+                if seat.takes(model_key(spec, seat.device.key)) and not self._is_alone(job):
+                    return seat
+        return next((seat for seat in seats if seat.idle and not seat.closed), None)
+
+    def _company(
+        self,
+        job: JobRecord,
+        seat: DeviceSeat,
+        others: Sequence[JobRecord],
+        wanted: Mapping[int, str] | None,
+        now: float,
+    ) -> tuple[list[tuple[JobRecord, JobSpec]], list[JobSpec]]:
+        """Return the lanes that begin together, and what jobs may join them later."""
+        key = model_key(self._spec(job), seat.device.key)
+        lanes, later = [(job, self._spec(job))], []
+        for other in others:
+            spec = self._spec(other)
+            if not self._may_share(spec) or model_key(spec, seat.device.key) != key:
+                continue
+            begins = wanted is None or wanted.get(other.id) == seat.device.key
+            if begins and len(lanes) < _MOST_LANES and not self._why_alone_or_late(other, now):
+                lanes.append((other, spec))
+            else:
+                later.append(spec)
+        return lanes, later
+
+    def _why_alone_or_late(self, job: JobRecord, now: float) -> bool:
+        return self._is_alone(job) or bool(self._why_not_yet(job, now))
+
+    def _may_share(self, spec: JobSpec) -> bool:
+        return self._packing and isinstance(spec.method, LoraMethod)
+
+    def _is_alone(self, job: JobRecord) -> bool:
+        return fruitless(self._attempts.of(job.id), _DIED) >= _ALONE_AFTER
+
+    def _spec(self, job: JobRecord) -> JobSpec:
+        if job.id not in self._specs:
+            self._specs[job.id] = self._jobs.spec(job.id)
+        return self._specs[job.id]
 
     def wake_paused(self, now: float) -> bool:
         """Queue the jobs again that a full disk paused, where there is room; say whether any."""
@@ -143,12 +257,19 @@ class NextJob:
             return f"its worker died {died} times without a step; it is tried again soon"
         return ""
 
-    def _try(self, job: JobRecord, now: float) -> StartedWorker | Waits | None:
+    def _try(
+        self,
+        job: JobRecord,
+        seat: DeviceSeat,
+        others: Sequence[JobRecord],
+        wanted: Mapping[int, str] | None,
+        now: float,
+    ) -> StartedWorker | Joined | Waits | None:
         """Start a job; what is wrong with one must not keep the others from running."""
         if not self._may_try(job):
             return self._waits.get(job.id)
         try:
-            outcome = self._starter.start(job, now)
+            outcome = self._place(job, seat, others, wanted, now)
         except SlidepackError:
             # The database cannot be written: nothing can be started.
             raise
@@ -160,6 +281,23 @@ class NextJob:
         if isinstance(outcome, Waits):
             self._waits[job.id] = outcome
         return outcome
+
+    def _place(
+        self,
+        job: JobRecord,
+        seat: DeviceSeat,
+        others: Sequence[JobRecord],
+        wanted: Mapping[int, str] | None,
+        now: float,
+    ) -> StartedWorker | Joined | Waits | None:
+        spec = self._spec(job)
+        if not self._may_share(spec):
+            return self._starter.run(job, spec, seat.device, now)
+        if seat.pack is not None:
+            return self._starter.join(job, spec, seat.pack, now)
+        alone = self._is_alone(job)
+        lanes, later = self._company(job, seat, [] if alone else others, wanted, now)
+        return self._starter.pack(lanes, later, seat.device, now, alone=alone)
 
     def _is_just_free(self, *, running: bool) -> bool:
         if running:
@@ -195,6 +333,17 @@ class NextJob:
 
     def _forget_all_but(self, queued: set[int]) -> None:
         kept = queued | {job.id for job in self._jobs.paused()}
-        for known in (self._tried, self._waits, self._unexpected):
+        for known in (self._tried, self._waits, self._unexpected, self._specs):
             for job_id in known.keys() - kept:
                 del known[job_id]
+
+
+def _in_order(able: Sequence[JobRecord], wanted: Mapping[int, str]) -> list[JobRecord]:
+    """Return the jobs in the plan's order; those that it does not begin now come last."""
+    place = {job_id: number for number, job_id in enumerate(wanted)}
+    return sorted(able, key=lambda job: place.get(job.id, len(place)))
+
+
+def _everybody(seats: Sequence[DeviceSeat]) -> str:
+    """Return why none of the devices is free."""
+    return next((seat.taken for seat in seats if seat.taken), "")

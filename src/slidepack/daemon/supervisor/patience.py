@@ -21,6 +21,27 @@ class Patience:
         self._stop_seconds = stop_seconds
         self._monotonic = monotonic
         self._grown: dict[Path, tuple[int, float]] = {}
+        self._asked: dict[Path, float] = {}
+
+    def waited(self, run_folder: Path, terminated: float | None, ready: bool) -> float:
+        """Return for how many seconds a run has been asked to leave.
+
+        Args:
+            run_folder: its own.
+            terminated: seconds since its worker was asked as a whole; None where only the run was.
+            ready: whether its worker hears of single runs yet. One that loads a model does not, and
+                has longer: others wait for what it loads.
+        """
+        now = self._monotonic()
+        since = now - self._asked.setdefault(run_folder, now)
+        if terminated is not None:
+            return terminated
+        return since if ready else since / _MOST
+
+    def asked_for(self, run_folder: Path) -> float | None:
+        """Return the seconds since a run was first asked; None where it was not."""
+        asked = self._asked.get(run_folder)
+        return None if asked is None else self._monotonic() - asked
 
     def is_over(self, run_folder: Path, waited_seconds: float) -> bool:
         """Return whether a worker has had its time.
@@ -38,6 +59,7 @@ class Patience:
     def forget(self, run_folder: Path) -> None:
         """Drop what is known of a worker that has ended."""
         self._grown.pop(run_folder, None)
+        self._asked.pop(run_folder, None)
 
     def _grows(self, run_folder: Path) -> bool:
         now = self._monotonic()

@@ -18,14 +18,25 @@ from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.backoff import fruitless
 from slidepack.daemon.supervisor.choosing import Gate
 from slidepack.daemon.supervisor.ending import Ending, decide_ending
+from slidepack.daemon.supervisor.following import Following
 from slidepack.daemon.supervisor.ingest import ingest_events
 from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.outcomes import Outcomes
+from slidepack.daemon.supervisor.pack_follow import PackFollower
 from slidepack.daemon.supervisor.patience import Patience
 from slidepack.daemon.supervisor.retention import Retention
+from slidepack.daemon.supervisor.starting import StartedWorker
 from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.events import AnyEvent, Checkpointed, PhaseChanged, Started
+from slidepack.engine.contract.events import (
+    AnyEvent,
+    Checkpointed,
+    Failed,
+    Finished,
+    PhaseChanged,
+    Started,
+    Yielded,
+)
 from slidepack.engine.contract.runfolder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -47,6 +58,8 @@ class Supervisor:
         jobs: JobStore,
         attempts: AttemptStore,
         runlog: RunLog,
+        packs: PackFollower,
+        plan: Following,
         next_job: NextJob,
         gate: Gate,
         outcomes: Outcomes,
@@ -61,6 +74,8 @@ class Supervisor:
             jobs: the queue.
             attempts: the tries at its jobs.
             runlog: where events go.
+            packs: follows the workers that run many jobs.
+            plan: told of everything that changes what is best.
             next_job: starts the next job.
             gate: says when a running job must give the GPU back.
             outcomes: told what became of a job whose worker has ended.
@@ -72,6 +87,8 @@ class Supervisor:
         self._jobs = jobs
         self._attempts = attempts
         self._runlog = runlog
+        self._packs = packs
+        self._plan = plan
         self._next_job = next_job
         self._gate = gate
         self._outcomes = outcomes
@@ -92,8 +109,12 @@ class Supervisor:
             now: unix time in seconds.
         """
         with self._tick_lock:
+            for pack in self._packs.live():
+                while self._packs.ingest(pack.id, now):
+                    self._changes.bump()
             for attempt in self._attempts.live():
                 self._follow(attempt, now)
+            self._end_packs(now)
             if not self._stopping:
                 self._start_next(now)
 
@@ -135,11 +156,34 @@ class Supervisor:
         # Whether it runs is asked first: what it wrote before it ended is then surely read.
         running = worker is not None and worker.is_running()
         self._ingest(attempt, now)
-        if running:
-            assert worker is not None
-            self._obey(self._asked(attempt.job_id, now), worker, Path(attempt.folder), now)
+        if worker is not None and running and not self._has_left(attempt):
+            self._obey(self._asked(attempt.job_id, now), worker, attempt, now)
         else:
             self._settle(attempt, worker, now)
+
+    def _has_left(self, attempt: AttemptRecord) -> bool:
+        """Return whether a lane has ended while its pack goes on."""
+        ended = attempt.pack_id is not None
+        return ended and self._runlog.ending(attempt.job_id, attempt.number) is not None
+
+    def _end_packs(self, now: float) -> None:
+        """Let go of the packs whose worker is gone and whose lanes are settled."""
+        for pack in self._packs.live():
+            if self._packs.lanes(pack.id):
+                continue
+            worker = self._workers.get(pack.nonce) or find_worker(pack.nonce)
+            if worker is not None and worker.is_running():
+                # Known or not: it is on its way out, and its device is not free before.
+                self._workers.setdefault(pack.nonce, worker)
+                continue
+            self._workers.pop(pack.nonce, None)
+            self._oom_kills.pop(pack.nonce, None)
+            self._packs.end(pack, now)
+            self._happened()
+
+    def _happened(self) -> None:
+        self._changes.bump()
+        self._plan.changed()
 
     def _worker(self, attempt: AttemptRecord) -> WorkerProcess | None:
         if attempt.nonce not in self._workers:
@@ -153,6 +197,8 @@ class Supervisor:
                 return None
             logger.info("Job %d goes on in process %d.", attempt.job_id, found.pid)
             self._enlist(attempt.nonce, found)
+            if attempt.pack_id is not None:
+                self._packs.found_again(attempt.pack_id)
         return self._workers[attempt.nonce]
 
     def _enlist(self, nonce: str, worker: WorkerProcess) -> None:
@@ -200,18 +246,26 @@ class Supervisor:
         self._jobs.want(job_id, "yield", now, why)
         return self._jobs.get(job_id)
 
-    def _obey(self, job: JobRecord, worker: WorkerProcess, folder: Path, now: float) -> None:
+    def _obey(
+        self, job: JobRecord, worker: WorkerProcess, attempt: AttemptRecord, now: float
+    ) -> None:
         if job.wanted is None:
             return
         target: JobState | None = {"pause": "pausing", "yield": "yielding"}.get(job.wanted)  # type: ignore[assignment]  # the literals are states
         if target is not None and job.state in ("starting", "running"):
             why = f": {job.wanted_why}" if job.wanted_why else ""
             self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}{why}", now)
-            self._changes.bump()
-        worker.terminate()
+            self._happened()
+        folder = RunFolder(Path(attempt.folder)).root
+        if attempt.pack_id is None or self._all_are_to_leave(attempt.pack_id):
+            worker.terminate()
+        elif worker.leave_seconds() is None:
+            self._packs.ask_to_leave(attempt, job.wanted_why or f"asked to {job.wanted}")
         # By this process's own clock: a suspended machine or a set clock must not shorten the
         # time that a worker has.
-        waited = worker.seconds_since_terminated()
+        waited = self._patience.waited(
+            folder, worker.leave_seconds(), self._packs.is_ready(attempt)
+        )
         if self._patience.is_over(folder, waited):
             logger.warning(
                 "Job %d: its worker %d did not leave within %g s and is killed.",
@@ -221,9 +275,20 @@ class Supervisor:
             )
             worker.kill()
 
+    def _all_are_to_leave(self, pack_id: int) -> bool:
+        """Return whether nobody in a pack goes on, so that its worker can leave as a whole."""
+        return all(self._jobs.get(a.job_id).wanted for a in self._packs.lanes(pack_id))
+
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
         exit_code = None if worker is None else worker.exit_code
         leave_seconds = None if worker is None else worker.leave_seconds()
+        gone = worker is None or not worker.is_running()
+        if attempt.pack_id is not None:
+            # What it said last may be newer than this tick's look.
+            while self._packs.ingest(attempt.pack_id, now):
+                pass
+        if leave_seconds is None:
+            leave_seconds = self._patience.asked_for(Path(attempt.folder))
         before = self._oom_kills.get(attempt.nonce)
         oom_evidence = "" if before is None else read_oom_kills().since(before)
         folder = RunFolder(Path(attempt.folder))
@@ -231,7 +296,7 @@ class Supervisor:
             # Read in the same transaction, so that a cancel that comes now is not lost.
             job = self._jobs.get(attempt.job_id)
             ending = decide_ending(
-                self._runlog.ending(job.id, attempt.number),
+                self._last_word(attempt),
                 exit_code=exit_code,
                 wanted=job.wanted,
                 wanted_why=job.wanted_why,
@@ -240,6 +305,8 @@ class Supervisor:
                 last_log_line=last_log_line(folder.log),
                 oom_evidence=oom_evidence,
                 result_on_disk=folder.result.is_dir(),
+                shared=self._packs.is_shared(attempt),
+                never_began=gone and self._packs.never_began(attempt),
             )
             self._attempts.end(attempt, ending.attempt_state, exit_code, now, leave_seconds)
             if ending.error is not None:
@@ -253,13 +320,21 @@ class Supervisor:
                     self._jobs.place_first(job.id)
                 if not self._is_told_already(job, ending):
                     self._outcomes.settled(job, ending.job_state, ending.reason, ending.error, now)
-        self._oom_kills.pop(attempt.nonce, None)
-        self._workers.pop(attempt.nonce, None)
+        if attempt.pack_id is None:
+            self._oom_kills.pop(attempt.nonce, None)
+            self._workers.pop(attempt.nonce, None)
+        self._packs.forget(attempt)
         self._patience.forget(folder.root)
-        self._changes.bump()
+        self._happened()
         logger.info("Job %d: %s (%s).", job.id, ending.job_state, ending.reason)
         if ending.job_state in TERMINAL:
             self._retention.after_end(job.id)
+
+    def _last_word(self, attempt: AttemptRecord) -> Finished | Yielded | Failed | None:
+        """Return how an attempt ended; a lane that says nothing failed with its pack."""
+        own = self._runlog.ending(attempt.job_id, attempt.number)
+        error = None if own is not None else self._packs.error_of(attempt)
+        return own if error is None else Failed(at=0.0, error=error)
 
     def _is_told_already(self, job: JobRecord, ending: Ending) -> bool:
         """Return whether the disk was full again, with nothing new since it was last time."""
@@ -268,11 +343,15 @@ class Supervisor:
 
     def _start_next(self, now: float) -> None:
         woken = self._next_job.wake_paused(now)
-        started = self._next_job.start(now)
-        if started is not None:
-            self._enlist(started.nonce, started.process)
-        if woken or started is not None:
-            self._changes.bump()
+        leaving = {
+            nonce for nonce, worker in self._workers.items() if worker.leave_seconds() is not None
+        }
+        started = self._next_job.start(now, leaving)
+        for one in started:
+            if isinstance(one, StartedWorker):
+                self._enlist(one.nonce, one.process)
+        if woken or started:
+            self._happened()
 
 
 def last_log_line(path: Path) -> str:

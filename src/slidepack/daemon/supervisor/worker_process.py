@@ -15,6 +15,7 @@ from typing import Final
 import psutil
 
 from slidepack.daemon.system.sd_notify import without_service_variables
+from slidepack.engine.contract.pack import PackFolder
 from slidepack.engine.contract.runfolder import NONCE_VARIABLE, RunFolder
 
 _SECRET_VARIABLES: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"})
@@ -84,8 +85,8 @@ class WorkerProcess:
             return
 
 
-def start_worker(folder: RunFolder, nonce: str) -> WorkerProcess:
-    """Start a worker on a run folder, in a session of its own.
+def start_worker(folder: RunFolder | PackFolder, nonce: str) -> WorkerProcess:
+    """Start a worker on a run folder or a pack's, in a session of its own.
 
     Raises:
         OSError: the process could not be started.

@@ -111,6 +111,17 @@ class LaneLeft(Event, frozen=True, kw_only=True, tag="lane_left"):
     reason: str
 
 
+class StepTimed(Event, frozen=True, kw_only=True, tag="step_timed"):
+    """What steps of the pack took while the same lanes were in it: medians of some alike."""
+
+    tokens: int
+    """Of a step, of all lanes together."""
+    lanes: int
+    seconds: float
+    steps: int
+    """How many were timed."""
+
+
 class ControlDone(Event, frozen=True, kw_only=True, tag="control_done"):
     """A command of the control file was carried out."""
 
@@ -166,6 +177,7 @@ AnyEvent = (
     | Checkpointed
     | LaneJoined
     | LaneLeft
+    | StepTimed
     | ControlDone
     | Warned
     | Finished

@@ -158,6 +158,9 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
     sample_prompts: tuple[str, ...] = ()
     """Questions answered before and after; empty takes the first held-out ones."""
     sample_tokens: int = 64
+    split_seed: int | None = None
+    """Decides which rows are held out; None is the job's own seed. Jobs that are compared share
+    it, whatever their seeds are."""
 
     def __post_init__(self) -> None:
         """Refuse values that leave nothing to train on."""
@@ -169,6 +172,10 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
         _require(self.max_rows >= 1, f"max_rows is {self.max_rows}; use 1 or more")
         _require(self.every_steps >= 0, f"every_steps is {self.every_steps}; use 0 or more")
         _require(1 <= self.sample_tokens <= 1024, "sample_tokens must be 1 to 1024")
+        _require(
+            self.split_seed is None or 0 <= self.split_seed < 1 << 63,
+            f"split_seed is {self.split_seed}; use 0 to 2^63 - 1",
+        )
         _require(
             len(self.sample_prompts) <= MAX_SAMPLE_PROMPTS,
             f"{len(self.sample_prompts)} sample_prompts; use at most {MAX_SAMPLE_PROMPTS}",

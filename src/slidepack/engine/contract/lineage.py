@@ -43,14 +43,14 @@ def spec_hash(spec: JobSpec) -> str:
 
     A field that came later must not make another job of one that was queued before.
     """
-    fields: dict[str, Any] = msgspec.to_builtins(spec)
+    fields = _fields(spec)
     del fields["checkpoint_minutes"]
     return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
 def fixed_part(spec: JobSpec) -> dict[str, str]:
     """Return what may not change between a checkpoint and who adopts it, as JSON by field name."""
-    fields = _flat("", msgspec.to_builtins(spec))
+    fields = _flat("", _fields(spec))
     return {name: value for name, value in fields if name not in _MAY_CHANGE}
 
 
@@ -67,6 +67,14 @@ def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]
         for name in names
         if made.get(name) != wanted.get(name)
     ]
+
+
+def _fields(spec: JobSpec) -> dict[str, Any]:
+    """Return a specification's fields, without a split seed that is the job's own."""
+    fields: dict[str, Any] = msgspec.to_builtins(spec)
+    if spec.eval.split_seed is None:
+        del fields["eval"]["split_seed"]
+    return fields
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:

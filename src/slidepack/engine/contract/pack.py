@@ -16,7 +16,7 @@ from slidepack.engine.contract.runfolder import (
     write_structs,
 )
 
-__all__ = ["Halving", "LaneRef", "PackFolder", "PackSpec"]
+__all__ = ["LaneRef", "PackFolder", "PackSpec"]
 
 
 class LaneRef(Frozen, frozen=True, kw_only=True):
@@ -31,23 +31,6 @@ class LaneRef(Frozen, frozen=True, kw_only=True):
     make room."""
 
 
-class Halving(Frozen, frozen=True, kw_only=True):
-    """Successive halving: lanes that are behind the others end before their last step."""
-
-    first_samples: int
-    """Samples that every lane trains on before it is judged."""
-    eta: int = 3
-    """Of so many lanes one goes on; each rung is so many times as far as the one before."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would judge nobody, or everybody at once."""
-        if self.first_samples < 1 or self.eta < 2:
-            raise ValueError(
-                f"first_samples is {self.first_samples} and eta is {self.eta}; "
-                "use 1 or more, and 2 or more"
-            )
-
-
 class PackSpec(Frozen, frozen=True, kw_only=True):
     """What a pack begins with."""
 
@@ -60,9 +43,6 @@ class PackSpec(Frozen, frozen=True, kw_only=True):
     exact: bool = False
     """Fill every row up to the same number of tokens, so that a lane's results do not depend on
     who is in the pack by a single bit. It costs the padding's time."""
-
-    halving: Halving | None = None
-    """Where the lanes are a sweep."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be told apart."""
@@ -86,7 +66,6 @@ class PackFolder:
         self.events = root / "events.jsonl"
         self.control = root / "control.jsonl"
         self.log = root / "worker.log"
-        self.rungs = root / "rungs.json"
 
     def create(self, spec: PackSpec, plan: RunPlan, identity: RunIdentity) -> None:
         """Create the folder and its input files, durably.

@@ -10,6 +10,7 @@ import msgspec
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import Frozen, JobSpec
 from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.contract.sweep import LaneSweep
 
 NONCE_VARIABLE: Final = "SLIDEPACK_NONCE"
 
@@ -48,6 +49,7 @@ class RunFolder:
         self.spec = root / "spec.json"
         self.plan = root / "plan.json"
         self.identity = root / "run.json"
+        self.sweep = root / "sweep.json"
         self.lock = root / "worker.lock"
         self.events = root / "events.jsonl"
         self.control = root / "control.jsonl"
@@ -56,14 +58,27 @@ class RunFolder:
         self.checkpoints = root / "checkpoints"
         self.result = root / "result"
 
-    def create(self, spec: JobSpec, plan: RunPlan, identity: RunIdentity) -> None:
+    def create(
+        self,
+        spec: JobSpec,
+        plan: RunPlan,
+        identity: RunIdentity,
+        sweep: LaneSweep | None = None,
+    ) -> None:
         """Create the folder and its input files, durably.
+
+        Args:
+            spec: of the job.
+            plan: of its passes.
+            identity: of the run.
+            sweep: where it is judged among others; None for a job of its own.
 
         Raises:
             OSError: the disk refused.
         """
         self.checkpoints.mkdir(parents=True)
-        write_structs({self.spec: spec, self.plan: plan, self.identity: identity})
+        judged = {} if sweep is None else {self.sweep: sweep}
+        write_structs({self.spec: spec, self.plan: plan, **judged, self.identity: identity})
         fsync_folder(self.root.parent)
 
     def read_spec(self) -> JobSpec:
@@ -77,6 +92,10 @@ class RunFolder:
     def read_identity(self) -> RunIdentity:
         """Return the run's identity."""
         return read_struct(self.identity, RunIdentity)
+
+    def read_sweep(self) -> LaneSweep | None:
+        """Return where the run is judged among others, or None where it is a job of its own."""
+        return read_struct(self.sweep, LaneSweep) if self.sweep.exists() else None
 
     def list_checkpoints(self) -> list[Path]:
         """Return the finished checkpoints, newest first."""

@@ -5,29 +5,28 @@ that have reached it before: the best of each `eta` go on, and the first to come
 are counted in samples, so lanes of different batch sizes are compared after the same data.
 """
 
+import contextlib
+import fcntl
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from slidepack.engine.contract.job import Frozen
-from slidepack.engine.contract.pack import Halving
 from slidepack.engine.contract.runfolder import read_struct, write_atomic
+from slidepack.engine.contract.sweep import Halving, RungResults
 
 __all__ = ["Rungs"]
 
 
-class _Results(Frozen, frozen=True, kw_only=True):
-    """Held-out losses by rung and lane; None where they are no number."""
-
-    rungs: tuple[dict[str, float | None], ...]
-    stopped: dict[str, int]
-    """Rung at which a lane was told to end."""
-
-
 class Rungs:
-    """What lanes measured at each rung."""
+    """What the lanes of a sweep measured at each rung, in a file that all their workers share.
+
+    What this object knows is as of the last reading or judgement. Of a lane that only its own
+    worker judges, that is always the truth.
+    """
 
     def __init__(self, spec: Halving, path: Path) -> None:
         """Begin with no result.
@@ -38,8 +37,7 @@ class Rungs:
         """
         self._spec = spec
         self._path = path
-        self._rungs: list[dict[str, float | None]] = []
-        self._stopped: dict[str, int] = {}
+        self._results = RungResults()
 
     @classmethod
     def restored(cls, spec: Halving, path: Path) -> Self:
@@ -49,10 +47,7 @@ class Rungs:
             SlidepackError: RUN-FOLDER-BROKEN.
         """
         rungs = cls(spec, path)
-        if path.exists():
-            found = read_struct(path, _Results)
-            rungs._rungs = [dict(losses) for losses in found.rungs]
-            rungs._stopped = dict(found.stopped)
+        rungs._results = rungs._read()
         return rungs
 
     def reached(self, samples: int) -> int:
@@ -65,10 +60,10 @@ class Rungs:
 
     def measured(self, lane: str) -> int:
         """Return how many rungs a lane has been judged at."""
-        return sum(lane in rung for rung in self._rungs)
+        return sum(lane in rung for rung in self._results.rungs)
 
     def judge(self, lane: str, rung: int, loss: float) -> bool:
-        """Record a lane's loss at a rung; return whether it goes on.
+        """Record a lane's loss at a rung, for every worker to see; return whether it goes on.
 
         Args:
             lane: its name.
@@ -76,31 +71,53 @@ class Rungs:
             loss: held-out.
 
         Raises:
-            OSError: the disk refused; the result is known all the same.
+            SlidepackError: RUN-FOLDER-BROKEN.
+            OSError: the disk refused; nothing is recorded.
         """
-        while len(self._rungs) < rung:
-            self._rungs.append({})
         value = loss if math.isfinite(loss) else None
-        for index in range(rung):
-            self._rungs[index].setdefault(lane, value)
-        losses = sorted(_rank(other) for other in self._rungs[rung - 1].values())
-        kept = max(1, len(losses) // self._spec.eta)
-        goes_on = value is not None and value <= losses[kept - 1]
-        if not goes_on:
-            self._stopped[lane] = rung
-        results = _Results(rungs=tuple(self._rungs), stopped=self._stopped)
-        write_atomic(self._path, msgspec.json.encode(results))
+        with self._locked():
+            found = self._read()
+            rungs = [dict(losses) for losses in found.rungs]
+            rungs += [{} for _ in range(rung - len(rungs))]
+            for losses in rungs[:rung]:
+                losses.setdefault(lane, value)
+            goes_on = value is not None and value <= self._bar(rungs[rung - 1])
+            stopped = found.stopped if goes_on else found.stopped | {lane: rung}
+            results = RungResults(rungs=tuple(rungs), stopped=stopped)
+            write_atomic(self._path, msgspec.json.encode(results))
+        self._results = results
         return goes_on
 
     def stopped_at(self, lane: str) -> int:
         """Return the rung at which a lane was told to end; 0 where it was not."""
-        return self._stopped.get(lane, 0)
+        return self._results.stopped.get(lane, 0)
 
     def place(self, lane: str, rung: int) -> tuple[int, int]:
         """Return a lane's place among those measured at a rung, from 1, and their number."""
-        losses = self._rungs[rung - 1]
+        losses = self._results.rungs[rung - 1]
         own = _rank(losses[lane])
         return 1 + sum(_rank(other) < own for other in losses.values()), len(losses)
+
+    def _bar(self, losses: dict[str, float | None]) -> float:
+        """Return the highest loss with which one goes on."""
+        ordered = sorted(map(_rank, losses.values()))
+        return ordered[max(1, len(ordered) // self._spec.eta) - 1]
+
+    def _read(self) -> RungResults:
+        return read_struct(self._path, RungResults) if self._path.exists() else RungResults()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep the other workers of the sweep out; a worker that dies gives the lock back."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Not the file itself: that one is replaced by each judgement.
+        lock = self._path.with_name(f"{self._path.name}.lock")
+        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def _rank(loss: float | None) -> float:

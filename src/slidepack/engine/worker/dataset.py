@@ -90,12 +90,13 @@ def load_data(
     }
     own_selection = spec.eval.selection
     fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
+    seed = spec.seed if spec.eval.split_seed is None else spec.eval.split_seed
     held_out: list[Row] = []
     done = 0
     talks = tokenizer.has_template
     for row in read_frozen_rows(spec.dataset):
         talks = talks or isinstance(row, ChatRow)
-        split = split_of(row, spec.seed, fraction, spec.eval.test_fraction)
+        split = split_of(row, seed, fraction, spec.eval.test_fraction)
         usable = _store(encode(row), splits[split], data.rejects)
         if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
             held_out.append(row)

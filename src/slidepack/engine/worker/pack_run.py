@@ -19,6 +19,7 @@ from slidepack.engine.contract.events import (
     LaneJoined,
     LaneLeft,
     PhaseChanged,
+    StepTimed,
     Warned,
 )
 from slidepack.engine.contract.pack import LaneRef, PackFolder
@@ -33,6 +34,7 @@ from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.failures import coded
 from slidepack.engine.worker.run import open_device
 from slidepack.engine.worker.seat import Seat
+from slidepack.engine.worker.step_timer import StepTimer
 from slidepack.engine.worker.stopping import StopFlag, StopRequestedError
 from slidepack.engine.worker.sweep import Sweep
 from slidepack.engine.worker.trainee import LoraTrainee
@@ -70,7 +72,8 @@ class PackRun:
             lambda lane, error: self._report_left(lane, 0, error.report.code),
         )
         self._seats: dict[str, Seat] = {}
-        self._sweep = Sweep(self._spec.halving, folder.rungs)
+        self._sweep = Sweep()
+        self._timer = StepTimer(self._report_steps)
         # Whether a lane found no room: nobody joins until one has left.
         self._crowded = False
 
@@ -232,6 +235,9 @@ class PackRun:
         begun = time.monotonic()
         outcomes = self._made_to_fit(rows, step)
         seconds = time.monotonic() - begun
+        if outcomes:
+            tokens = sum(len(row.ids) for lane in outcomes for row in work[lane].rows)
+            self._timer.record(outcomes.keys(), tokens, seconds)
         for lane, outcome in outcomes.items():
 
             def record(
@@ -333,6 +339,13 @@ class PackRun:
         self._pack.leave(lane)
         self._crowded = False
         self._report_left(lane, seat.steps_done, reason)
+
+    def _report_steps(self, tokens: int, lanes: int, seconds: float, steps: int) -> None:
+        self._events.append(
+            StepTimed(
+                at=self._events.now(), tokens=tokens, lanes=lanes, seconds=seconds, steps=steps
+            )
+        )
 
     def _report_left(self, lane: str, step: int, reason: str) -> None:
         self._events.append(LaneLeft(at=self._events.now(), lane=lane, step=step, reason=reason))

@@ -1,65 +1,92 @@
-"""A pack whose lanes are a sweep: judges them at each rung, and ends those that are behind."""
+"""Lanes that belong to a sweep: judged at each rung, and ended where they are behind.
 
+Each lane's run folder says where it is judged, so one pack may hold lanes of several sweeps, and
+a sweep's lanes may be in several packs.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
-from slidepack.engine.contract.pack import Halving
+from slidepack.engine.contract.sweep import Halving
 from slidepack.engine.lora.halving import Rungs
 from slidepack.engine.worker.seat import Seat
 
 __all__ = ["Sweep"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Where a seated lane is judged."""
+
+    halving: Halving
+    rungs: Rungs
+
+
 class Sweep:
-    """Successive halving over the seats of a pack; without a specification it judges nobody."""
+    """Successive halving over the seats of a pack; lanes of no sweep are left alone."""
 
-    def __init__(self, spec: Halving | None, path: Path) -> None:
-        """Go on with the results of earlier attempts.
+    def __init__(self) -> None:
+        """Begin with no lane."""
+        self._lanes: dict[str, _Judged] = {}
 
-        Args:
-            spec: where the rungs are; None for a pack that is no sweep.
-            path: file that keeps the results.
+    def resume(self, seat: Seat) -> None:
+        """Go on with what a lane was judged before; end it where it has come to its last rung.
 
         Raises:
             SlidepackError: RUN-FOLDER-BROKEN.
         """
-        self._spec = spec
-        self._rungs = None if spec is None else Rungs.restored(spec, path)
+        lane = seat.ref.lane
+        self._lanes.pop(lane, None)
+        found = seat.folder.read_sweep()
+        if found is None:
+            return
+        judged = _Judged(found.halving, Rungs.restored(found.halving, Path(found.rungs)))
+        self._lanes[lane] = judged
+        self._end_if_stopped(seat, judged)
 
     def wants_evaluation(self, seat: Seat) -> bool:
-        """Return whether a lane has reached a rung that it was not judged at."""
-        return self._new_rung(seat) > 0
+        """Return whether a lane has come to where it is judged, or ends."""
+        judged = self._lanes.get(seat.ref.lane)
+        return judged is not None and (
+            _new_rung(seat, judged.rungs) > 0 or _stops_at(seat, judged.rungs) > 0
+        )
 
     def judge(self, seat: Seat, loss: float) -> None:
         """End a lane that is behind the others.
 
         Raises:
+            SlidepackError: RUN-FOLDER-BROKEN.
             OSError: the disk refused the results.
         """
-        rung = self._new_rung(seat)
-        if self._rungs is None or not rung or seat.trainer.is_done:
+        judged = self._lanes.get(seat.ref.lane)
+        if judged is None or seat.trainer.is_done:
             return
-        if not self._rungs.judge(seat.ref.lane, rung, loss):
-            self._end(seat, rung)
-
-    def resume(self, seat: Seat) -> None:
-        """End a lane that was judged before, and did not come to its end."""
-        if self._rungs is None or seat.trainer.is_done:
-            return
-        rung = self._rungs.stopped_at(seat.ref.lane)
+        rung = _new_rung(seat, judged.rungs)
         if rung:
-            self._end(seat, rung)
+            judged.rungs.judge(seat.ref.lane, rung, loss)
+        self._end_if_stopped(seat, judged)
 
-    def _end(self, seat: Seat, rung: int) -> None:
-        assert self._rungs is not None
-        assert self._spec is not None
-        place, among = self._rungs.place(seat.ref.lane, rung)
+    def _end_if_stopped(self, seat: Seat, judged: _Judged) -> None:
+        rung = _stops_at(seat, judged.rungs)
+        if not rung or seat.trainer.is_done:
+            return
+        place, among = judged.rungs.place(seat.ref.lane, rung)
         seat.trainer.end_early(
             f"After {seat.trainer.samples} samples its held-out loss is number {place} of {among}, "
-            f"and one of {self._spec.eta} goes on."
+            f"and one of {judged.halving.eta} goes on."
         )
 
-    def _new_rung(self, seat: Seat) -> int:
-        if self._rungs is None:
-            return 0
-        rung = self._rungs.reached(seat.trainer.samples)
-        return rung if rung > self._rungs.measured(seat.ref.lane) else 0
+
+def _new_rung(seat: Seat, rungs: Rungs) -> int:
+    """Return the rung that a lane has come to and was not judged at; 0 where there is none."""
+    rung = rungs.reached(seat.trainer.samples)
+    return rung if rung > rungs.measured(seat.ref.lane) else 0
+
+
+def _stops_at(seat: Seat, rungs: Rungs) -> int:
+    """Return the rung at which a lane was told to end, once it stands there; else 0.
+
+    One that died between the judgement and its end may go on from an earlier checkpoint.
+    """
+    rung = rungs.stopped_at(seat.ref.lane)
+    return rung if rungs.reached(seat.trainer.samples) >= rung else 0

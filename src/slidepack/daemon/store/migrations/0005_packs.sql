@@ -6,8 +6,11 @@ CREATE TABLE packs (
     model TEXT NOT NULL,
     folder TEXT NOT NULL,
     nonce TEXT NOT NULL UNIQUE,
+    machine TEXT NOT NULL,
+    alone INTEGER NOT NULL,
     state TEXT NOT NULL DEFAULT 'live' CHECK (state IN ('live', 'ended')),
     events_offset INTEGER NOT NULL DEFAULT 0,
+    ready INTEGER NOT NULL DEFAULT 0,
     error TEXT,
     started_at REAL NOT NULL,
     ended_at REAL
