@@ -14,6 +14,7 @@ from slidepack.daemon.policy.watch import PolicyWatch
 from slidepack.daemon.rounds import Rounds
 from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.store.timing import JobTiming
 from slidepack.daemon.system.queue_end import QueueEnd, QueueView
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -42,7 +43,7 @@ class _House:
         self.end.views = []
         self.end.arm("poweroff")
         self.awake: list[str] = []
-        self.energy = SimpleNamespace(sample=lambda *_: None)
+        self.energy = SimpleNamespace(sample=lambda *_, **__: None)
         self.notices = SimpleNamespace(energy=self.energy, tick=lambda _now: None)
         self.rounds = Rounds(
             jobs=jobs or stores.jobs,
@@ -106,6 +107,32 @@ def test_a_job_without_an_attempt_yet_still_counts(stores: Stores) -> None:
     stores.add_attempt(job)
     house.rounds.tell()
     assert (house.end.views[-1].live, house.end.views[-1].waiting) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("window_open", "any_time", "live", "looks"),
+    [
+        (True, False, False, True),
+        (False, False, False, False),
+        (False, True, False, True),
+        (False, False, True, True),
+    ],
+    ids=["open", "closed", "at any time", "running"],
+)
+def test_a_card_is_left_asleep_while_nobody_could_start(
+    stores: Stores, *, window_open: bool, any_time: bool, live: bool, looks: bool
+) -> None:
+    job = stores.jobs.add(plain_spec(), 0.0, JobTiming(any_time=any_time)).id
+    if live:
+        stores.jobs.move(job, "starting", "its turn", 1.0)
+        stores.add_attempt(job)
+    waiting: list[bool] = []
+    policy = SimpleNamespace(
+        window_at=lambda _now: SimpleNamespace(open=window_open),
+        look=lambda *_, waiting=True, told=waiting, **__: told.append(waiting),
+    )
+    _House(stores, policy=policy).rounds.look()
+    assert waiting == [looks]
 
 
 def test_energy_is_shared_out_among_the_lanes_of_a_worker(stores: Stores) -> None:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.queueing import Farm
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until

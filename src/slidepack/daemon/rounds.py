@@ -77,10 +77,16 @@ class Rounds:
             time.time(),
             time.monotonic(),
             self._our_pids(),
-            waiting=bool(live or self._jobs.queued()),
+            waiting=bool(live) or self._somebody_could_start(time.time()),
             planned_vram_bytes=self._planned_vram(live),
             cards=self._hardware.training_cards(),
         )
+
+    def _somebody_could_start(self, now: float) -> bool:
+        """Return whether a look could let a job start: a card that sleeps is woken by each look."""
+        queued = self._jobs.queued()
+        open_now = bool(queued) and self._policy.window_at(now).open
+        return any(open_now or job.any_time for job in queued)
 
     def tell(self) -> None:
         """Measure energy, send what is due, mind the queue's end; every few seconds.
