@@ -49,7 +49,7 @@ def test_every_command_but_serve_has_json() -> None:
     # The tests below run each of these, and those of the demo and the doctor are elsewhere.
     assert set(names) == {
         *("serve", "open", "demo", "doctor", "fit", "train", "data check"),
-        *("pause", "resume", "queue-end", "digest", "policy show", "policy set"),
+        *("pause", "resume", "queue-end", "digest", "plan", "policy show", "policy set"),
         *(f"schedule {name}" for name in ("show", "add", "clear")),
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
         *(f"service {name}" for name in ("install", "uninstall", "status")),

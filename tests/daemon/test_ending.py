@@ -152,3 +152,26 @@ def test_a_yield_says_why_and_how_long_it_took() -> None:
         assert "did not leave and was killed after 60.0 s" in killed.reason
     # Nobody asked it: somebody sent a signal.
     assert _decide(_YIELDED).reason == "gave way: SIGTERM"
+
+
+@pytest.mark.parametrize("exit_code", [1, -9, None])
+def test_a_worker_that_others_shared_is_tried_again_until_it_dies_alone(
+    exit_code: int | None,
+) -> None:
+    shared = _decide(None, exit_code=exit_code, shared=True, fruitless_attempts=1)
+    assert (shared.attempt_state, shared.job_state) == ("interrupted", "queued")
+    last = _decide(None, exit_code=exit_code, shared=True, fruitless_attempts=3)
+    assert last.job_state == "failed"
+    alone = _decide(None, exit_code=1, shared=False, fruitless_attempts=1)
+    assert alone.job_state == "failed", "a crash of its own would only be repeated"
+
+
+@pytest.mark.parametrize("exit_code", [0, None])
+def test_who_came_too_late_for_a_pack_waits_for_the_next(exit_code: int | None) -> None:
+    late = _decide(None, exit_code=exit_code, never_began=True, shared=True)
+    assert (late.attempt_state, late.job_state) == ("yielded", "queued")
+    assert "had ended" in late.reason
+    died = _decide(None, exit_code=-9, never_began=True, shared=True)
+    assert died.attempt_state == "interrupted", "a pack that was killed did not end"
+    asked = _decide(None, exit_code=exit_code, never_began=True, wanted="cancel")
+    assert asked.job_state == "cancelled"

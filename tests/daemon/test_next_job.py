@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,8 +15,9 @@ from slidepack.daemon.states import JobState
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.daemon.store.packs import PackRecord
 from slidepack.daemon.store.timing import JobTiming
+from slidepack.daemon.supervisor.launching import StartedWorker, Waits
 from slidepack.daemon.supervisor.next_job import NextJob
-from slidepack.daemon.supervisor.starting import Joined, StartedWorker, Waits
+from slidepack.daemon.supervisor.pack_starting import Joined
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import FullMethod, JobSpec
 from slidepack.engine.memory import Machine
@@ -146,6 +148,7 @@ class _World:
             attempts=self.stores.attempts,
             packs=self.stores.packs,
             starter=self,  # type: ignore[arg-type]  # as much of it as is used
+            pack_starter=_Packs(self),  # type: ignore[arg-type]  # as much of it as is used
             gate=self,
             outcomes=self,
             plan=self,
@@ -294,6 +297,19 @@ def test_what_is_wrong_with_one_job_holds_up_nobody_else(
     told = [record for record in caplog.records if "cannot be started" in record.message]
     assert len(told) == 1, "once, with its traceback"
     assert told[0].exc_info
+
+
+@dataclass
+class _Packs:
+    """The world as the starter of packs."""
+
+    world: "_World"
+
+    def start(self, *arguments: Any, **options: Any) -> StartedWorker | Waits | None:
+        return self.world.pack(*arguments, **options)
+
+    def join(self, *arguments: Any) -> Joined | Waits | None:
+        return self.world.join(*arguments)
 
 
 CARDS: tuple[DeviceNow, ...] = (device("cuda:0"), device("cuda:1"))

@@ -31,6 +31,10 @@ MACHINE = Machine(
 class _Sink:
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
+        self.starts: list[float] = []
+
+    def began(self, pack: PackRecord, seconds: float, now: float) -> None:
+        self.starts.append(seconds)
 
     def record(self, pack: PackRecord, event: StepTimed, now: float) -> None:
         self.steps.append((pack.device, event.tokens, event.lanes))
@@ -97,7 +101,7 @@ def test_its_machine_comes_back_as_it_was(world: _World) -> None:
 
 
 def test_events_are_taken_once_whatever_is_torn(world: _World) -> None:
-    world.report(LaneJoined(at=1.0, lane="1", step=0))
+    world.report(LaneJoined(at=8.5, lane="1", step=0), LaneJoined(at=9.5, lane="2", step=0))
     world.report(StepTimed(at=1.0, tokens=4096, lanes=2, seconds=0.5, steps=10))
     with world.folder.events.open("ab") as file:
         file.write(b'{"type":"lane_jo')
@@ -105,6 +109,7 @@ def test_events_are_taken_once_whatever_is_torn(world: _World) -> None:
     assert not world.follower.ingest(world.pack.id, 2.0), "half a line is no event yet"
     assert world.sink.steps == [("cuda:1", 4096, 2)]
     assert world.follower.is_ready(world.lanes[0])
+    assert world.sink.starts == [7.5], "from its start to its first lane"
     with world.folder.events.open("ab") as file:
         file.write(b"no end\n")
     assert world.follower.ingest(world.pack.id, 2.0), "a broken line is passed over"

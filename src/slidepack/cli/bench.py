@@ -9,6 +9,7 @@ from slidepack.cli.bench_daemon import daemon
 from slidepack.cli.bench_packed import packed
 from slidepack.cli.bench_planner import planner
 from slidepack.cli.bench_process import run_benchmark
+from slidepack.cli.bench_sweep import sweep
 from slidepack.cli.output import print_json, print_table, say
 
 app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
@@ -110,6 +111,7 @@ def slide(
 app.command("packed")(packed)
 app.command("daemon")(daemon)
 app.command("planner")(planner)
+app.command("sweep")(sweep)
 
 
 @app.command("kernels")

@@ -9,12 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
-from slidepack.cli import bench, data, jobs, models, notify, policy, schedule, service
+from slidepack.cli import bench, data, jobs, models, notify, policy, schedule, service, sweep
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.fit import fit
 from slidepack.cli.output import print_json, say
+from slidepack.cli.plan import plan
 from slidepack.cli.queue_end import queue_end
 from slidepack.cli.train import train
 from slidepack.daemon.paths import disk_error
@@ -37,11 +38,13 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(notify.app, name="notify")
 app.add_typer(service.app, name="service")
+app.add_typer(sweep.app, name="sweep")
 app.command()(policy.pause)
 app.command()(policy.resume)
 app.command("queue-end")(queue_end)
 app.command()(notify.digest)
 app.command()(fit)
+app.command()(plan)
 app.command()(train)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -85,6 +85,17 @@ class HardwareMonitor:
                 return next((card_key(gpu) for gpu in report.gpus if _is_same(gpu, found)), None)
         return None
 
+    def name_of(self, device: str) -> str:
+        """Return a device's name as in `DeviceNow`; empty where nobody knows it now."""
+        with self._lock:
+            software = self._software
+        if device == "cpu":
+            return "cpu"
+        if software is None or isinstance(software, ProbeProblem):
+            return ""
+        found = (one for one in software.torch.devices if f"cuda:{one.index}" == device)
+        return next((one.name for one in found), "")
+
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
         with self._lock:

@@ -139,7 +139,13 @@ class Queue:
                 after_failure=job.after_failure,
                 on_failure=job.on_failure,
             )
-            again = self._jobs.add(spec, now, timing, adopts=job_id if how.resume else None)
+            again = self._jobs.add(
+                spec,
+                now,
+                timing,
+                adopts=job_id if how.resume else None,
+                sweep_id=job.sweep_id,
+            )
             if job.state != "completed":
                 self._jobs.wait_for_instead(job_id, again.id)
                 self._let_go(job_id, again.id, now)

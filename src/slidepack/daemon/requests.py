@@ -65,6 +65,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     checkpoint_minutes: float = 10.0
     sample_prompts: tuple[str, ...] = ()
     seed: int = 0
+    split_seed: int | None = None
+    """Decides which rows are held out; None takes `seed`."""
 
     @property
     def default_lr(self) -> float:
@@ -235,6 +237,7 @@ def job_spec(
                 test_fraction=settings.test_fraction,
                 every_steps=settings.eval_every_steps,
                 sample_prompts=settings.sample_prompts,
+                split_seed=settings.split_seed,
             ),
             checkpoint_every_steps=settings.checkpoint_every_steps,
             checkpoint_minutes=settings.checkpoint_minutes,

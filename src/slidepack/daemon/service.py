@@ -19,6 +19,10 @@ from slidepack.daemon.imports import ModelImports
 from slidepack.daemon.notices.notices import Notices
 from slidepack.daemon.outlook import outlook
 from slidepack.daemon.paths import DataPaths
+from slidepack.daemon.planning.measured import MeasuredSteps
+from slidepack.daemon.planning.queue_reader import QueueReader
+from slidepack.daemon.planning.replanner import Replanner
+from slidepack.daemon.planning.request import RequestMaker
 from slidepack.daemon.policy.gpu_sample import no_gpus, sample_gpus
 from slidepack.daemon.policy.watch import PolicyWatch
 from slidepack.daemon.policy.windows_side import WindowsSide
@@ -29,21 +33,26 @@ from slidepack.daemon.settings import Settings
 from slidepack.daemon.sleeping import Sleeping
 from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.catalogue import Catalogue, Sessions
+from slidepack.daemon.store.costs import CostBook
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.store.packs import PackStore
 from slidepack.daemon.store.runlog import RunLog
-from slidepack.daemon.supervisor.following import NoPlan
+from slidepack.daemon.store.sweeps import SweepStore
 from slidepack.daemon.supervisor.gate import PolicyGate
+from slidepack.daemon.supervisor.launching import Launcher
+from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.pack_follow import PackFollower
+from slidepack.daemon.supervisor.pack_starting import PackStarter, tell_to_join
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.daemon.supervisor.run_folders import RunFolders
 from slidepack.daemon.supervisor.run_plans import RunPlans
 from slidepack.daemon.supervisor.starting import Starter
 from slidepack.daemon.supervisor.supervisor import Supervisor
 from slidepack.daemon.supervisor.worker_process import current_boot_id
+from slidepack.daemon.sweeps.lane import LaneSweeps
 from slidepack.daemon.system.desktop import DesktopInhibitor, session_bus
 from slidepack.daemon.system.logind import Logind
 from slidepack.daemon.system.queue_end import QueueEnd
@@ -89,7 +98,7 @@ class Service:
             self.documents,
             sample=no_gpus if settings.device == "cpu" else sample_gpus,
             windows_side=WindowsSide() if under_wsl() else None,
-            changed=self.changes.bump,
+            changed=self._policy_changed,
         )
         self.notices = Notices(
             self.database,
@@ -108,6 +117,19 @@ class Service:
             paths,
             self.changes,
             self.policy.tonight,
+        )
+        self.costs = CostBook(self.database)
+        self.replanner = Replanner(
+            reader=QueueReader(
+                database=self.database,
+                jobs=self.jobs,
+                catalogue=self.catalogue,
+                report=self.hardware.report,
+                policy=self.policy.policy,
+                device=settings.device,
+            ),
+            maker=RequestMaker(self.costs, max_lanes=1 if settings.packing == "off" else 0),
+            book=self.costs,
         )
         self.supervisor = self._supervisor()
         logind = Logind()
@@ -159,6 +181,7 @@ class Service:
                 executor=executor,
             )
         self._clock.start()
+        self.replanner.start()
         self.guard.start()
 
     def stop(self) -> None:
@@ -169,6 +192,7 @@ class Service:
         try:
             self.supervisor.shut_down()
         finally:
+            self.replanner.stop()
             self.guard.stop()
             self._clock.shutdown(wait=True)
             self.notices.stop(time.time())
@@ -195,25 +219,33 @@ class Service:
             reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
         )
         room = DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
-        starter = Starter(
+        launcher = Launcher(
             database=self.database,
             jobs=self.jobs,
             attempts=self.attempts,
             packs=self.packs,
-            catalogue=self.catalogue,
+            outcomes=aftermath,
+        )
+        folders = RunFolders(
+            attempts=self.attempts,
             plans=plans,
-            folders=RunFolders(
-                attempts=self.attempts,
-                plans=plans,
-                paths=self.paths,
-                disk_floor_bytes=room.floor_bytes,
-            ),
+            paths=self.paths,
+            disk_floor_bytes=room.floor_bytes,
+            also=LaneSweeps(SweepStore(self.database), self.paths).put,
+        )
+        models = ModelCheck(self.catalogue)
+        starter = Starter(
+            launcher, models=models, plans=plans, folders=folders, paths=self.paths, room=room
+        )
+        pack_starter = PackStarter(
+            launcher,
+            models=models,
+            plans=plans,
+            folders=folders,
             paths=self.paths,
             room=room,
-            outcomes=aftermath,
             exact=self.settings.packing == "exact",
         )
-        plan = NoPlan()
         return Supervisor(
             database=self.database,
             jobs=self.jobs,
@@ -224,18 +256,20 @@ class Service:
                 packs=self.packs,
                 attempts=self.attempts,
                 runlog=self.runlog,
-                expect_again=starter.expect_again,
+                expect_again=tell_to_join,
+                steps=MeasuredSteps(self.costs, self.hardware.name_of),
             ),
-            plan=plan,
+            plan=self.replanner,
             next_job=NextJob(
                 database=self.database,
                 jobs=self.jobs,
                 attempts=self.attempts,
                 packs=self.packs,
                 starter=starter,
+                pack_starter=pack_starter,
                 gate=gate,
                 outcomes=aftermath,
-                plan=plan,
+                plan=self.replanner,
                 packing=self.settings.packing != "off",
                 retry_seconds=self.settings.retry_seconds,
             ),
@@ -245,6 +279,10 @@ class Service:
             changes=self.changes,
             stop_seconds=self.settings.worker_stop_seconds,
         )
+
+    def _policy_changed(self) -> None:
+        self.changes.bump()
+        self.replanner.changed()
 
     def _tick(self) -> None:
         self._parts.run("queue", self._tick_queue)

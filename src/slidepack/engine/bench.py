@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from slidepack.engine.bench_packed.run import bench_packed
 from slidepack.engine.bench_slide.options import SlideOptions, default_threads
 from slidepack.engine.bench_slide.run import bench_slide
 from slidepack.engine.bench_slide.shapes import SHAPES
+from slidepack.engine.bench_sweep.random_model import write_random_model
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import ActivationPolicy
@@ -98,6 +100,9 @@ def main(arguments: list[str]) -> int:
     _add_slide(commands.add_parser("slide", help="full fine-tuning by sliding layers"))
     _add_packed(commands.add_parser("packed", help="LoRA lanes in one pass over one base"))
     commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
+    random = commands.add_parser("model", help="write a model with random weights")
+    random.add_argument("--shape", required=True)
+    random.add_argument("--to", type=Path, required=True)
     tune = commands.add_parser("tune", help="sizes of the kernels' programs for this GPU")
     tune.add_argument("--write", action="store_true", help="put them into the tile table")
     try:
@@ -174,6 +179,8 @@ def _result(options: argparse.Namespace) -> dict[str, Any]:
         return bench_packed(_asked(_packed_options, options))
     if options.command == "tune":
         return bench_tune(write=options.write)
+    if options.command == "model":
+        return write_random_model(options.shape, options.to)
     if options.command == "kernels":
         operations, lora = bench_kernels(), bench_lora_linear()
         return {

@@ -22,8 +22,10 @@ from slidepack.web.access import Access
 from slidepack.web.header_values import whole_number
 from slidepack.web.jobs_api import job_routes
 from slidepack.web.notices_api import notice_routes
+from slidepack.web.plan_api import plan_routes
 from slidepack.web.policy_api import policy_routes
 from slidepack.web.streams import queue_stream
+from slidepack.web.sweeps_api import sweep_router
 from slidepack.web.system_api import system_routes
 
 AnyRequest = Request[Any, Any, Any]
@@ -177,7 +179,9 @@ def api_router() -> Router:
             stream_queue,
             *job_routes(),
             *notice_routes(),
+            *plan_routes(),
             *policy_routes(),
             *system_routes(),
+            sweep_router(),
         ],
     )

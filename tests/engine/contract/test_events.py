@@ -20,6 +20,7 @@ from slidepack.engine.contract.events import (
     Progress,
     Sampled,
     Started,
+    StepTimed,
     Warned,
     Yielded,
     decode_event,
@@ -58,6 +59,7 @@ EVENTS: list[AnyEvent] = [
     Checkpointed(at=1.5, step=4, path="p", seconds=0.1, reason="schedule"),
     LaneJoined(at=1.5, lane="l", step=1),
     LaneLeft(at=1.5, lane="l", step=2, reason="done"),
+    StepTimed(at=1.0, tokens=4096, lanes=3, seconds=0.25, steps=10),
     ControlDone(at=1.5, command_id="c", outcome="done"),
     Warned(at=1.5, code="X", message="m"),
     Finished(

@@ -128,6 +128,7 @@ def _fields(**changes: Any) -> dict[str, Any]:
         {"optim__clip_norm": -1.0},
         {"eval__selection_fraction": 0.45},
         {"eval__test_fraction": -0.1},
+        {"eval__split_seed": -1},
         {"eval__max_rows": 0},
         {"eval__every_steps": -1},
         {"eval__sample_tokens": 0},

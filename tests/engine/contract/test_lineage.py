@@ -80,6 +80,7 @@ def test_what_may_change(path: str, value: Any) -> None:
         ("eval__selection", None, "eval.selection"),
         ("eval__selection_fraction", 0.3, "eval.selection_fraction was 0.2, and is 0.3"),
         ("eval__test_fraction", 0.2, "eval.test_fraction was 0.1, and is 0.2"),
+        ("eval__split_seed", 3, "eval.split_seed was not set, and is 3"),
     ],
 )
 def test_what_may_not_change_is_named(path: str, value: Any, told: str) -> None:

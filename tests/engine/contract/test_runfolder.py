@@ -9,7 +9,13 @@ import pytest
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
 from slidepack.engine.contract.plan import RunPlan
-from slidepack.engine.contract.runfolder import RunFolder, RunIdentity, write_atomic
+from slidepack.engine.contract.runfolder import (
+    RunFolder,
+    RunIdentity,
+    write_atomic,
+    write_structs,
+)
+from slidepack.engine.contract.sweep import Halving, LaneSweep
 
 SPEC = JobSpec(
     name="n",
@@ -146,3 +152,14 @@ def test_an_identity_of_an_older_version_loads() -> None:
 def test_a_floor_below_nothing_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="disk_floor_bytes is -1"):
         msgspec.convert(msgspec.to_builtins(IDENTITY) | {"disk_floor_bytes": -1}, RunIdentity)
+
+
+def test_a_run_says_where_it_is_judged_or_that_nobody_judges_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.read_sweep() is None
+    judged = LaneSweep(rungs="/sweeps/1/rungs.json", halving=Halving(first_samples=8))
+    write_structs({folder.sweep: judged})
+    assert folder.read_sweep() == judged
+    folder.sweep.write_text('{"rungs": "/x", "halving": {"first_samples": 0}}')
+    with pytest.raises(SlidepackError, match="RUN-FOLDER-BROKEN"):
+        folder.read_sweep()

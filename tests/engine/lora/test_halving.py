@@ -1,12 +1,15 @@
 """Successive halving: who goes on, and that it is remembered."""
 
 import math
+import multiprocessing
 from pathlib import Path
 
 import pytest
+from support.sweeps import judge_many
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.pack import Halving
+from slidepack.engine.contract.runfolder import read_struct
+from slidepack.engine.contract.sweep import Halving, RungResults
 from slidepack.engine.lora.halving import Rungs
 
 SPEC = Halving(first_samples=10, eta=3)
@@ -65,6 +68,50 @@ def test_results_outlive_the_process(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(SlidepackError, match=r"rungs\.json"):
         Rungs.restored(SPEC, path)
+
+
+def test_workers_of_one_sweep_see_what_the_others_judged(tmp_path: Path) -> None:
+    path = tmp_path / "sweeps" / "1" / "rungs.json"
+    here, there = (Rungs.restored(SPEC, path) for _ in range(2))
+    assert here.judge("a", 1, 1.0)
+    assert not there.judge("b", 1, 2.0)
+    assert there.place("b", 1) == (2, 2)
+    assert here.judge("c", 1, 0.5)
+    assert here.place("c", 1) == (1, 3)
+    assert here.stopped_at("b") == 1
+
+
+def test_no_judgement_of_two_processes_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "rungs.json"
+    names = [[str(2 * number + first) for number in range(150)] for first in range(2)]
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2, timeout=60)
+    workers = [
+        context.Process(target=judge_many, args=(SPEC, path, some, barrier)) for some in names
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    found = read_struct(path, RungResults)
+    everyone = {name: float(name) for some in names for name in some}
+    assert found.rungs == (everyone,)
+    # Whatever the order was, of the lowest losses nobody was ever behind a third of the others.
+    assert "0" not in found.stopped
+    assert len(found.stopped) >= len(everyone) // 3
+
+
+def test_what_the_disk_refused_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "rungs.json"
+    rungs = Rungs.restored(SPEC, path)
+    rungs.judge("a", 1, 1.0)
+    # A folder in the way of the new content.
+    (tmp_path / ".rungs.json.tmp").mkdir()
+    with pytest.raises(OSError, match="tmp"):
+        rungs.judge("b", 1, 0.5)
+    assert rungs.measured("b") == 0
+    assert read_struct(path, RungResults).rungs == ({"a": 1.0},)
 
 
 @pytest.mark.parametrize(("first", "eta"), [(0, 3), (5, 1)])

@@ -76,6 +76,18 @@ def test_every_row_has_one_place(tmp_path: Path, tokenizer: ChatTokenizer) -> No
     assert len(set(lines)) == len(lines)
 
 
+def test_jobs_of_other_seeds_may_share_a_split(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    ref = _ref(tmp_path / "rows", _rows(100))
+
+    def held_out(seed: int, split_seed: int | None) -> list[list[int]]:
+        split = EvalSpec(selection_fraction=0.2, test_fraction=0.2, split_seed=split_seed)
+        data = load_data(_spec(ref, seed=seed, eval=split), tokenizer, 64, lambda _: None)
+        return [[row.line for row in rows] for rows in (data.selection, data.test)]
+
+    assert held_out(1, 5) == held_out(2, 5) == held_out(5, None)
+    assert held_out(1, None) != held_out(2, None)
+
+
 def test_a_selection_of_its_own_replaces_the_split(
     tmp_path: Path, tokenizer: ChatTokenizer
 ) -> None:

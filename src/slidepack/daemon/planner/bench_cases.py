@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from slidepack.daemon.planner.cards import CARDS
 from slidepack.daemon.planner.cost import StepCost
 from slidepack.daemon.planner.from_engine import base_on_device, memory_to_plan
 from slidepack.daemon.planner.tasks import Device, Task
@@ -31,10 +32,7 @@ __all__ = [
     "with_paper_profile",
 ]
 
-_DRIVER_BYTES: Final = 600_000_000
-"""Of a card that nobody else uses."""
 _RAM_BYTES: Final = 64 << 30
-_PEAK_SHARE: Final = 0.55
 _FIXED_TOKENS: Final = 128.0
 """What tiles that are not full cost, as tokens."""
 _LAUNCH_SECONDS_PER_LAYER: Final = 3e-3
@@ -52,25 +50,11 @@ _PAPER_FIXED_SAMPLES: Final = 0.986 / 0.0143
 """The paper's profile: a step of 8 samples takes 1.10 times as long as a step of one."""
 
 
-class _Card(msgspec.Struct, frozen=True, kw_only=True):
-    tflops: float
-    memory_gb: float
-
-
 class BenchBase(msgspec.Struct, frozen=True, kw_only=True):
     """A base by its shape."""
 
     name: str
     shape: ModelShape
-
-
-_CARDS: Final = {
-    "A100-40": _Card(tflops=312.0, memory_gb=40.0),
-    "RTX 3090": _Card(tflops=71.0, memory_gb=24.0),
-    "RTX 4090": _Card(tflops=165.0, memory_gb=24.0),
-    "RX 7900 XTX": _Card(tflops=123.0, memory_gb=24.0),
-    "A10": _Card(tflops=125.0, memory_gb=24.0),
-}
 
 
 def _qwen(name: str, *, tied: bool, **sizes: Any) -> BenchBase:
@@ -147,15 +131,14 @@ def devices_of(names: Sequence[str], base: BenchBase) -> list[Device]:
 
 
 def _device(number: int, name: str, base: BenchBase) -> Device:
-    card, layers = _CARDS[name], base.shape.num_layers
+    card, layers = CARDS[name], base.shape.num_layers
     machine = Machine(
         device="cuda:0",
-        device_free_bytes=round(card.memory_gb * 1e9) - _DRIVER_BYTES,
+        device_free_bytes=card.free_bytes,
         ram_available_bytes=_RAM_BYTES,
         cpu_threads=8,
     )
-    flops = _PEAK_SHARE * card.tflops * 1e12
-    rates = msgspec.structs.replace(rates_of(name, cpu_threads=8), compute_flops=flops)
+    rates = msgspec.structs.replace(rates_of(name, cpu_threads=8), compute_flops=card.flops)
     predicted = base_on_device(
         LoraMethod(), base.shape, machine, rates, sequence=ROW_TOKENS, startup_seconds=0.0
     )

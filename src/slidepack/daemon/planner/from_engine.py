@@ -31,7 +31,14 @@ from slidepack.engine.rates import Rates
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.timing import lora_step, work_of
 
-__all__ = ["base_on_device", "full_task", "lora_task", "memory_to_plan", "model_key"]
+__all__ = [
+    "base_on_device",
+    "full_task",
+    "guessed_startup_seconds",
+    "lora_task",
+    "memory_to_plan",
+    "model_key",
+]
 
 _KEEP_TOKENS: Final = 2048
 """Of a pass: the engine's plan recomputes rather than have smaller ones."""
@@ -49,6 +56,11 @@ def model_key(spec: JobSpec, device: str) -> str:
     assert isinstance(spec.method, LoraMethod)
     precision = lora_precision(spec.method, device)
     return f"{spec.base.content_hash}|{precision}|{base_format(spec.method)}"
+
+
+def guessed_startup_seconds(size: int) -> float:
+    """Return the seconds until the first step of a worker that loads so many bytes."""
+    return _LIBRARIES_SECONDS + size / _LOAD_BYTES_PER_SECOND
 
 
 def memory_to_plan(machine: Machine) -> int:
@@ -134,7 +146,7 @@ def base_on_device(
     kept = again
     if not slides:
         kept = _predicted(shape, rates, sequence, keep=True, slides=False, on_cpu=on_cpu)
-    guess = _LIBRARIES_SECONDS + sizes.fixed_bytes / _LOAD_BYTES_PER_SECOND
+    guess = guessed_startup_seconds(sizes.fixed_bytes)
     return BaseOnDevice(
         cost=cost or kept,
         fixed_bytes=sizes.fixed_bytes,

@@ -131,7 +131,8 @@ def _combinations(
     choices = _RECOMPUTE if may_keep else _RECOMPUTE[-1:]
     if may_keep and len(instance.tasks) > _FEW_TASKS:
         choices = _RECOMPUTE[:-1]
-    for cap, order, recompute in itertools.product(_CAPS, ranked, choices):
+    # Caps first: where time is short, they make more of a difference than orders.
+    for order, recompute, cap in itertools.product(ranked, choices, _CAPS):
         yield Strategy(
             order=order,
             cap_factors=() if cap == math.inf else (cap,) * seats,

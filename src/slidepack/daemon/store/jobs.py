@@ -44,6 +44,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: Literal["continue", "stop"] = "continue"
     adopts: int | None = None
     """The job whose last good checkpoint it goes on from."""
+    sweep_id: int | None = None
+    """The sweep that it is a member of."""
     created_at: float
     started_at: float | None
     ended_at: float | None
@@ -77,6 +79,7 @@ class JobStore:
         now: float,
         timing: JobTiming | None = None,
         adopts: int | None = None,
+        sweep_id: int | None = None,
     ) -> JobRecord:
         """Queue a job at the end.
 
@@ -87,10 +90,11 @@ class JobStore:
         with self._db.transaction():
             row = self._db.query(
                 "INSERT INTO jobs (name, state, reason, position, spec, model_id, dataset_id, "
-                "created_at, priority, not_before, any_time, after_failure, on_failure, adopts) "
+                "created_at, priority, not_before, any_time, after_failure, on_failure, adopts, "
+                "sweep_id) "
                 "VALUES (?, 'draft', 'being made', "
-                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                "RETURNING id",
+                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), "
+                "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 spec.name,
                 msgspec.json.encode(spec).decode(),
                 spec.base.model_id,
@@ -102,6 +106,7 @@ class JobStore:
                 when.after_failure,
                 when.on_failure,
                 adopts,
+                sweep_id,
             )[0]
             for earlier in when.after:
                 self.get(earlier)
@@ -159,6 +164,13 @@ class JobStore:
     def paused(self) -> list[JobRecord]:
         """Return the paused jobs, in the queue's order."""
         return self._unended(["paused"])
+
+    def of_sweep(self, sweep_id: int) -> list[JobRecord]:
+        """Return the members of a sweep, in the order in which they were added."""
+        rows = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs WHERE sweep_id = ? ORDER BY id", sweep_id
+        )
+        return [_job(row) for row in rows]
 
     def states_of(self, job_ids: Iterable[int]) -> dict[int, JobState]:
         """Return the states of jobs by id."""

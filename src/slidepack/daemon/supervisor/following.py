@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["Following", "NoPlan", "PlannedStart"]
+__all__ = ["Following", "PlannedStart"]
 
 
 class PlannedStart(Protocol):
@@ -34,18 +34,3 @@ class Following(Protocol):
     def changed(self) -> None:
         """Take note that the queue or the devices are no longer what was planned for."""
         ...
-
-
-class NoPlan:
-    """Leaves everything to the queue's order."""
-
-    def starts(self, now: float) -> None:
-        """Return that there is no plan."""
-        return None
-
-    def why(self, job_id: int) -> str:
-        """Return nothing."""
-        return ""
-
-    def changed(self) -> None:
-        """Do nothing."""

@@ -6,19 +6,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from slidepack.daemon.hardware import Waiting
-from slidepack.daemon.planner.from_engine import model_key
 from slidepack.daemon.store.attempts import AttemptStore
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.packs import PackStore
 from slidepack.daemon.supervisor.backoff import fruitless, wait_seconds
 from slidepack.daemon.supervisor.choosing import Gate, dependence, held_reason
+from slidepack.daemon.supervisor.company import Company
 from slidepack.daemon.supervisor.following import Following
+from slidepack.daemon.supervisor.launching import StartedWorker, Waits
 from slidepack.daemon.supervisor.outcomes import Outcomes
+from slidepack.daemon.supervisor.pack_starting import Joined, PackStarter
 from slidepack.daemon.supervisor.seats import DeviceSeat, seats_of
-from slidepack.daemon.supervisor.starting import Joined, StartedWorker, Starter, Waits
+from slidepack.daemon.supervisor.starting import Starter
+from slidepack.daemon.supervisor.waking import Waking
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.job import JobSpec, LoraMethod
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +28,7 @@ _AGAIN_SECONDS: Final = 2.0
 """Between two tries at a job that the hardware or the disk keeps waiting."""
 _IN_LINE_SECONDS: Final = 30.0
 """After a run, for which nothing overtakes a job that may find room any moment."""
-_MOST_LANES: Final = 64
-"""That begin together; more join when they have."""
-_ALONE_AFTER: Final = 2
-"""Deaths in a row, without a step, of packs: from then on a job is tried without company, so that
-one that takes its worker down takes no other job with it."""
 _DIED: Final = frozenset({"interrupted"})
-_FAILED: Final = frozenset({"failed"})
 
 
 class NextJob:
@@ -46,6 +42,7 @@ class NextJob:
         attempts: AttemptStore,
         packs: PackStore,
         starter: Starter,
+        pack_starter: PackStarter,
         gate: Gate,
         outcomes: Outcomes,
         plan: Following,
@@ -60,7 +57,8 @@ class NextJob:
             jobs: the queue.
             attempts: the tries at its jobs.
             packs: the workers that run many jobs.
-            starter: starts jobs.
+            starter: starts jobs that have a worker of their own.
+            pack_starter: starts jobs that share one.
             gate: says why one may not start.
             outcomes: told of a job that is held.
             plan: says who begins where.
@@ -73,10 +71,19 @@ class NextJob:
         self._attempts = attempts
         self._packs = packs
         self._starter = starter
+        self._pack_starter = pack_starter
         self._gate = gate
         self._outcomes = outcomes
         self._plan = plan
-        self._packing = packing
+        self._company = Company(jobs, attempts, packing=packing)
+        self._waking = Waking(
+            database=database,
+            jobs=jobs,
+            attempts=attempts,
+            starter=starter,
+            may_try=self._may_try,
+            retry_seconds=retry_seconds,
+        )
         self._retry_seconds = retry_seconds
         self._monotonic = monotonic
         self._tried: dict[int, float] = {}
@@ -84,8 +91,6 @@ class NextJob:
         self._free_since: float | None = None
         """When the last run was seen to have ended."""
         self._unexpected: dict[int, str] = {}
-        self._specs: dict[int, JobSpec] = {}
-        """Of the jobs that wait; they never change."""
 
     def start(self, now: float, leaving: Collection[str] = ()) -> list[StartedWorker | Joined]:
         """Start what can run; explain all others.
@@ -161,6 +166,9 @@ class NextJob:
                     seat.closed = f"waits for job {job.id} to end"
                 continue
             why[job.id] = "" if outcome is None else outcome.reason
+            if outcome is not None and seat.pack is not None:
+                # What is full for one is full for those behind it.
+                seat.closed = seat.closed or outcome.reason
             if outcome is not None and outcome.soon and in_line:
                 for other in choice:
                     other.closed = other.closed or (
@@ -172,79 +180,16 @@ class NextJob:
         """Return where a job can go: to others of its kind, else to a device that is free."""
         if not any(seat.idle or seat.pack for seat in seats):
             return None
-        spec = self._spec(job)
-        if self._may_share(spec):
+        if self._company.may_share(job):
             for seat in seats:
-                if seat.takes(model_key(spec, seat.device.key)) and not self._is_alone(job):
+                fits = seat.takes(self._company.model(job, seat.device.key))
+                if fits and not self._company.is_shunned(job):
                     return seat
         return next((seat for seat in seats if seat.idle and not seat.closed), None)
 
-    def _company(
-        self,
-        job: JobRecord,
-        seat: DeviceSeat,
-        others: Sequence[JobRecord],
-        wanted: Mapping[int, str] | None,
-        now: float,
-    ) -> tuple[list[tuple[JobRecord, JobSpec]], list[JobSpec]]:
-        """Return the lanes that begin together, and what jobs may join them later."""
-        key = model_key(self._spec(job), seat.device.key)
-        lanes, later = [(job, self._spec(job))], []
-        for other in others:
-            spec = self._spec(other)
-            if not self._may_share(spec) or model_key(spec, seat.device.key) != key:
-                continue
-            begins = wanted is None or wanted.get(other.id) == seat.device.key
-            if begins and len(lanes) < _MOST_LANES and not self._why_alone_or_late(other, now):
-                lanes.append((other, spec))
-            else:
-                later.append(spec)
-        return lanes, later
-
-    def _why_alone_or_late(self, job: JobRecord, now: float) -> bool:
-        return self._is_alone(job) or bool(self._why_not_yet(job, now))
-
-    def _may_share(self, spec: JobSpec) -> bool:
-        return self._packing and isinstance(spec.method, LoraMethod)
-
-    def _is_alone(self, job: JobRecord) -> bool:
-        return fruitless(self._attempts.of(job.id), _DIED) >= _ALONE_AFTER
-
-    def _spec(self, job: JobRecord) -> JobSpec:
-        if job.id not in self._specs:
-            self._specs[job.id] = self._jobs.spec(job.id)
-        return self._specs[job.id]
-
     def wake_paused(self, now: float) -> bool:
         """Queue the jobs again that a full disk paused, where there is room; say whether any."""
-        woken = False
-        for job in self._jobs.paused():
-            if job.error is None or job.error.code != "DISK-FULL" or not self._may_wake(job, now):
-                continue
-            with self._db.transaction():
-                # A user may have cancelled it meanwhile, or want it to stay.
-                current = self._jobs.get(job.id)
-                if current.state == "paused" and current.error is not None:
-                    self._jobs.set_error(job.id, None)
-                    self._jobs.move(job.id, "queued", "there is room on the disk again", now)
-                    woken = True
-        return woken
-
-    def _may_wake(self, job: JobRecord, now: float) -> bool:
-        if not self._may_try(job):
-            return False
-        attempts = self._attempts.of(job.id)
-        ended = attempts[-1].ended_at if attempts else None
-        # The first time at once: somebody has made room. A disk that is full again each time is
-        # not asked every other second.
-        wait = wait_seconds(fruitless(attempts, _FAILED) - 1, self._retry_seconds)
-        if ended is not None and 0 <= now - ended < wait:
-            return False
-        try:
-            return not self._starter.shortage(job)
-        except (SlidepackError, OSError) as error:
-            logger.warning("Job %d stays paused: %s", job.id, error)
-            return False
+        return self._waking.wake(now)
 
     def _why_not_yet(self, job: JobRecord, now: float) -> str:
         attempts = self._attempts.of(job.id)
@@ -290,14 +235,19 @@ class NextJob:
         wanted: Mapping[int, str] | None,
         now: float,
     ) -> StartedWorker | Joined | Waits | None:
-        spec = self._spec(job)
-        if not self._may_share(spec):
+        spec = self._company.spec(job)
+        if not self._company.may_share(job):
             return self._starter.run(job, spec, seat.device, now)
         if seat.pack is not None:
-            return self._starter.join(job, spec, seat.pack, now)
-        alone = self._is_alone(job)
-        lanes, later = self._company(job, seat, [] if alone else others, wanted, now)
-        return self._starter.pack(lanes, later, seat.device, now, alone=alone)
+            return self._pack_starter.join(job, spec, seat.pack, now)
+
+        def begins(other: JobRecord) -> bool:
+            chosen = wanted is None or wanted.get(other.id) == seat.device.key
+            return chosen and not self._why_not_yet(other, now)
+
+        lanes, later = self._company.of(job, seat.device.key, others, begins)
+        alone = self._company.is_shunned(job)
+        return self._pack_starter.start(lanes, later, seat.device, now, alone=alone)
 
     def _is_just_free(self, *, running: bool) -> bool:
         if running:
@@ -333,9 +283,10 @@ class NextJob:
 
     def _forget_all_but(self, queued: set[int]) -> None:
         kept = queued | {job.id for job in self._jobs.paused()}
-        for known in (self._tried, self._waits, self._unexpected, self._specs):
+        for known in (self._tried, self._waits, self._unexpected):
             for job_id in known.keys() - kept:
                 del known[job_id]
+        self._company.forget_all_but(queued)
 
 
 def _in_order(able: Sequence[JobRecord], wanted: Mapping[int, str]) -> list[JobRecord]:

@@ -38,6 +38,10 @@ class StepSink(Protocol):
         """Take a measurement of a pack."""
         ...
 
+    def began(self, pack: PackRecord, seconds: float, now: float) -> None:
+        """Take how long a pack took from its start until its first lane was in it."""
+        ...
+
 
 class PackFollower:
     """Owns the packs' side of the supervisor; one thread at a time."""
@@ -167,8 +171,10 @@ class PackFollower:
                 self._steps.record(pack, event, now)
             case Failed():
                 self._packs.set_error(pack.id, event.error)
-            case LaneJoined():
+            case LaneJoined() if not self._packs.get(pack.id).ready:
                 self._packs.set_ready(pack.id)
+                if self._steps is not None:
+                    self._steps.began(pack, event.at - pack.started_at, now)
             case PhaseChanged():
                 # Lanes that have not begun say nothing themselves.
                 for lane in self.lanes(pack.id):

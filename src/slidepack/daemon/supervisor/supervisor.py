@@ -6,44 +6,36 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from slidepack.daemon.changes import Changes
 from slidepack.daemon.oom import OomKills, read_oom_kills
-from slidepack.daemon.states import LIVE, TERMINAL, JobState
+from slidepack.daemon.states import JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.runlog import RunLog
-from slidepack.daemon.supervisor.backoff import fruitless
 from slidepack.daemon.supervisor.choosing import Gate
-from slidepack.daemon.supervisor.ending import Ending, decide_ending
 from slidepack.daemon.supervisor.following import Following
 from slidepack.daemon.supervisor.ingest import ingest_events
+from slidepack.daemon.supervisor.launching import StartedWorker
 from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.outcomes import Outcomes
 from slidepack.daemon.supervisor.pack_follow import PackFollower
 from slidepack.daemon.supervisor.patience import Patience
 from slidepack.daemon.supervisor.retention import Retention
-from slidepack.daemon.supervisor.starting import StartedWorker
+from slidepack.daemon.supervisor.settling import Settling
 from slidepack.daemon.supervisor.worker_process import WorkerProcess, find_worker
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import (
     AnyEvent,
     Checkpointed,
-    Failed,
-    Finished,
     PhaseChanged,
     Started,
-    Yielded,
 )
 from slidepack.engine.contract.runfolder import RunFolder
 
 logger = logging.getLogger(__name__)
 
-_LOG_TAIL_BYTES = 4096
-_DYING: Final = frozenset({"live", "interrupted"})
-"""An attempt that is being settled is live still."""
 _SETTLE_SECONDS = 10.0
 """Beyond a worker's time to leave, for what it left to be recorded."""
 
@@ -91,11 +83,20 @@ class Supervisor:
         self._plan = plan
         self._next_job = next_job
         self._gate = gate
-        self._outcomes = outcomes
         self._retention = retention
         self._changes = changes
         self._stop_seconds = stop_seconds
         self._patience = Patience(stop_seconds)
+        self._settling = Settling(
+            database=database,
+            jobs=jobs,
+            attempts=attempts,
+            runlog=runlog,
+            packs=packs,
+            outcomes=outcomes,
+            retention=retention,
+            patience=self._patience,
+        )
         self._workers: dict[str, WorkerProcess] = {}
         self._oom_kills: dict[str, OomKills] = {}
         """What the kernel had counted when each worker began, or was found again."""
@@ -112,7 +113,8 @@ class Supervisor:
             for pack in self._packs.live():
                 while self._packs.ingest(pack.id, now):
                     self._changes.bump()
-            for attempt in self._attempts.live():
+            # The last first: lanes that go back to the queue's head keep their order there.
+            for attempt in reversed(self._attempts.live()):
                 self._follow(attempt, now)
             self._end_packs(now)
             if not self._stopping:
@@ -144,7 +146,8 @@ class Supervisor:
                     if job.wanted is None:
                         self._jobs.want(job.id, "yield", now(), "the daemon stops")
                 self.tick(now())
-                if not self._attempts.live():
+                # The lanes of a pack have left before its worker has.
+                if not self._attempts.live() and not self._packs.live():
                     return
             except (SlidepackError, OSError, sqlite3.Error) as error:
                 # A full disk keeps the outcome from being recorded; the next daemon settles it.
@@ -280,66 +283,11 @@ class Supervisor:
         return all(self._jobs.get(a.job_id).wanted for a in self._packs.lanes(pack_id))
 
     def _settle(self, attempt: AttemptRecord, worker: WorkerProcess | None, now: float) -> None:
-        exit_code = None if worker is None else worker.exit_code
-        leave_seconds = None if worker is None else worker.leave_seconds()
-        gone = worker is None or not worker.is_running()
-        if attempt.pack_id is not None:
-            # What it said last may be newer than this tick's look.
-            while self._packs.ingest(attempt.pack_id, now):
-                pass
-        if leave_seconds is None:
-            leave_seconds = self._patience.asked_for(Path(attempt.folder))
-        before = self._oom_kills.get(attempt.nonce)
-        oom_evidence = "" if before is None else read_oom_kills().since(before)
-        folder = RunFolder(Path(attempt.folder))
-        with self._db.transaction():
-            # Read in the same transaction, so that a cancel that comes now is not lost.
-            job = self._jobs.get(attempt.job_id)
-            ending = decide_ending(
-                self._last_word(attempt),
-                exit_code=exit_code,
-                wanted=job.wanted,
-                wanted_why=job.wanted_why,
-                leave_seconds=leave_seconds,
-                fruitless_attempts=fruitless(self._attempts.of(job.id), _DYING),
-                last_log_line=last_log_line(folder.log),
-                oom_evidence=oom_evidence,
-                result_on_disk=folder.result.is_dir(),
-                shared=self._packs.is_shared(attempt),
-                never_began=gone and self._packs.never_began(attempt),
-            )
-            self._attempts.end(attempt, ending.attempt_state, exit_code, now, leave_seconds)
-            if ending.error is not None:
-                self._jobs.set_error(job.id, ending.error)
-            if ending.job_state == "completed":
-                self._jobs.set_result(job.id, str(folder.result))
-            if job.state in LIVE:
-                self._jobs.move(job.id, ending.job_state, ending.reason, now)
-                if ending.job_state == "queued":
-                    # Half done, it goes on before what has not begun.
-                    self._jobs.place_first(job.id)
-                if not self._is_told_already(job, ending):
-                    self._outcomes.settled(job, ending.job_state, ending.reason, ending.error, now)
+        self._settling.settle(attempt, worker, self._oom_kills.get(attempt.nonce), now)
         if attempt.pack_id is None:
             self._oom_kills.pop(attempt.nonce, None)
             self._workers.pop(attempt.nonce, None)
-        self._packs.forget(attempt)
-        self._patience.forget(folder.root)
         self._happened()
-        logger.info("Job %d: %s (%s).", job.id, ending.job_state, ending.reason)
-        if ending.job_state in TERMINAL:
-            self._retention.after_end(job.id)
-
-    def _last_word(self, attempt: AttemptRecord) -> Finished | Yielded | Failed | None:
-        """Return how an attempt ended; a lane that says nothing failed with its pack."""
-        own = self._runlog.ending(attempt.job_id, attempt.number)
-        error = None if own is not None else self._packs.error_of(attempt)
-        return own if error is None else Failed(at=0.0, error=error)
-
-    def _is_told_already(self, job: JobRecord, ending: Ending) -> bool:
-        """Return whether the disk was full again, with nothing new since it was last time."""
-        failed = fruitless(self._attempts.of(job.id), frozenset({"failed"}))
-        return ending.job_state == "paused" and ending.error is not None and failed > 1
 
     def _start_next(self, now: float) -> None:
         woken = self._next_job.wake_paused(now)
@@ -352,15 +300,3 @@ class Supervisor:
                 self._enlist(one.nonce, one.process)
         if woken or started:
             self._happened()
-
-
-def last_log_line(path: Path) -> str:
-    """Return the last non-empty line of a log, clipped; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            file.seek(max(0, size - _LOG_TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    except FileNotFoundError:
-        return ""
-    return lines[-1].strip()[:300] if lines else ""

@@ -58,27 +58,14 @@ class RunFolder:
         self.checkpoints = root / "checkpoints"
         self.result = root / "result"
 
-    def create(
-        self,
-        spec: JobSpec,
-        plan: RunPlan,
-        identity: RunIdentity,
-        sweep: LaneSweep | None = None,
-    ) -> None:
+    def create(self, spec: JobSpec, plan: RunPlan, identity: RunIdentity) -> None:
         """Create the folder and its input files, durably.
-
-        Args:
-            spec: of the job.
-            plan: of its passes.
-            identity: of the run.
-            sweep: where it is judged among others; None for a job of its own.
 
         Raises:
             OSError: the disk refused.
         """
         self.checkpoints.mkdir(parents=True)
-        judged = {} if sweep is None else {self.sweep: sweep}
-        write_structs({self.spec: spec, self.plan: plan, **judged, self.identity: identity})
+        write_structs({self.spec: spec, self.plan: plan, self.identity: identity})
         fsync_folder(self.root.parent)
 
     def read_spec(self) -> JobSpec:
