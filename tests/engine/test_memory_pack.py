@@ -97,3 +97,18 @@ def test_what_fits_nowhere_is_refused_as_a_run_is() -> None:
 
 def test_a_lane_needs_the_disk_for_its_own_checkpoints() -> None:
     assert lane_disk_bytes(_spec(rank=32), SHAPE) == 2 * lane_disk_bytes(_spec(rank=16), SHAPE)
+
+
+def test_passes_of_exact_packs_are_alike_whoever_is_in_them() -> None:
+    machine = _card(24.0)
+    plans = [
+        plan_pack(specs, later, SHAPE, machine, exact=True)
+        for specs, later in (
+            ([_spec()], []),
+            ([_spec(batch=8), _spec(rank=64)], []),
+            ([_spec(rank=4)], [_spec(rank=128)] * 5),
+        )
+    ]
+    assert {plan.micro_batch_tokens for plan in plans} == {4096}
+    longer = plan_pack([_spec(length=8192)], [], SHAPE, machine, exact=True)
+    assert longer.micro_batch_tokens == 8192

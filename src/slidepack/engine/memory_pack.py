@@ -21,12 +21,21 @@ __all__ = ["lane_disk_bytes", "pack_need", "plan_pack", "why_no_lane_fits"]
 
 _CPU_PASS_TOKENS: Final = 2048
 """A CPU gains nothing from larger passes."""
+_EXACT_TOKENS: Final = 4096
+_EXACT_CPU_TOKENS: Final = 512
+"""Of every pass of an exact pack, unless a row is longer: what is missing is filled up, so a pass
+must be no larger than steps usually are, and the same whoever is in the pack."""
 _SPARE_LANES: Final = 4
 """Lanes nobody has asked for yet, as large as the largest, for which room is left."""
 
 
 def plan_pack(
-    specs: Sequence[JobSpec], later: Sequence[JobSpec], shape: ModelShape, machine: Machine
+    specs: Sequence[JobSpec],
+    later: Sequence[JobSpec],
+    shape: ModelShape,
+    machine: Machine,
+    *,
+    exact: bool = False,
 ) -> RunPlan:
     """Decide how a pack uses the machine, or say why it cannot.
 
@@ -38,20 +47,26 @@ def plan_pack(
         later: of those that may join.
         shape: of the base.
         machine: what is free.
+        exact: rows are filled up, so that no lane depends on the others.
 
     Raises:
         SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY.
     """
     method = specs[0].method
     assert isinstance(method, LoraMethod)
-    alone = plan_sizes(LaneSizes.of(specs, shape), method, shape, machine)[0]
-    tokens = _CPU_PASS_TOKENS if machine.device == "cpu" else MOST_PASS_TOKENS
+    on_cpu = machine.device == "cpu"
+    fill = _EXACT_CPU_TOKENS if on_cpu else _EXACT_TOKENS
+    tokens = _CPU_PASS_TOKENS if on_cpu else MOST_PASS_TOKENS
+
+    def sized(sizes: LaneSizes, least: int) -> LaneSizes:
+        wanted = fill if exact else max(sizes.step_tokens, least)
+        return msgspec.structs.replace(sizes, step_tokens=wanted)
+
+    alone = plan_sizes(sized(LaneSizes.of(specs, shape), 0), method, shape, machine)[0]
     for count in (len(later), len(later) // 2, len(later) // 4, 0):
         sizes = LaneSizes.of([*specs, *later[:count]], shape)
         spare = _SPARE_LANES * max(LaneSizes.of([spec], shape).params for spec in specs)
-        roomy = msgspec.structs.replace(
-            sizes, params=sizes.params + spare, step_tokens=max(sizes.step_tokens, tokens)
-        )
+        roomy = msgspec.structs.replace(sized(sizes, tokens), params=sizes.params + spare)
         try:
             plan = plan_sizes(roomy, method, shape, machine)[0]
         except SlidepackError:

@@ -47,6 +47,7 @@ class RunPlans:
         self._attempts = attempts
         self._hardware = hardware
         self._device = settings.device
+        self._exact = settings.packing == "exact"
         self._reserved_vram_bytes = reserved_vram_bytes
 
     def devices(self) -> list[DeviceNow] | Waiting:
@@ -108,7 +109,8 @@ class RunPlans:
         for count in range(len(specs), 0, -1):
             rest = [*specs[count:], *later][:_MOST_LATER]
             try:
-                return plan_pack(specs[:count], rest, shape, device.machine), count
+                plan = plan_pack(specs[:count], rest, shape, device.machine, exact=self._exact)
+                return plan, count
             except SlidepackError as error:
                 refused = error
         self._require_a_device(spec, shape)
