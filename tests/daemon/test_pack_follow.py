@@ -15,6 +15,7 @@ from slidepack.engine.contract.events import (
     AnyEvent,
     Failed,
     LaneJoined,
+    LaneLeft,
     PhaseChanged,
     StepTimed,
     encode_event,
@@ -32,6 +33,11 @@ class _Sink:
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
         self.starts: list[float] = []
+
+        self.held_up: list[float] = []
+
+    def left(self, pack: PackRecord, held_up_seconds: float, now: float) -> None:
+        self.held_up.append(held_up_seconds)
 
     def began(self, pack: PackRecord, seconds: float, now: float) -> None:
         self.starts.append(seconds)
@@ -102,6 +108,10 @@ def test_its_machine_comes_back_as_it_was(world: _World) -> None:
 
 def test_events_are_taken_once_whatever_is_torn(world: _World) -> None:
     world.report(LaneJoined(at=8.5, lane="1", step=0), LaneJoined(at=9.5, lane="2", step=0))
+    world.report(
+        LaneLeft(at=9.0, lane="1", step=3, reason="done", held_up_seconds=2.5),
+        LaneLeft(at=9.0, lane="2", step=3, reason="its user wants to", held_up_seconds=1.0),
+    )
     world.report(StepTimed(at=1.0, tokens=4096, lanes=2, seconds=0.5, steps=10))
     with world.folder.events.open("ab") as file:
         file.write(b'{"type":"lane_jo')
@@ -109,6 +119,7 @@ def test_events_are_taken_once_whatever_is_torn(world: _World) -> None:
     assert not world.follower.ingest(world.pack.id, 2.0), "half a line is no event yet"
     assert world.sink.steps == [("cuda:1", 4096, 2)]
     assert world.follower.is_ready(world.lanes[0])
+    assert world.sink.held_up == [2.5], "who leaves early tells nothing of the whole"
     assert world.sink.starts == [7.5], "from its start to its first lane"
     with world.folder.events.open("ab") as file:
         file.write(b"no end\n")

@@ -29,6 +29,7 @@ def sweep(
     data: Annotated[str, typer.Option(help="Data file; empty takes the demo's.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Of each of the 24 members.")] = 30,
     probe_steps: Annotated[int, typer.Option(min=20, help="Of the sweeps that measure.")] = 26,
+    probes: Annotated[int, typer.Option(min=0, max=2, help="How many of them.")] = 2,
     max_seq_len: Annotated[int, typer.Option(min=16, help="Longest row.")] = 512,
     batch_factor: Annotated[int, typer.Option(min=1, help="Times the batch sizes 1 and 2.")] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -40,7 +41,7 @@ def sweep(
         environment = os.environ | {"SLIDEPACK_PORT": "0", "SLIDEPACK_HOME": folder}
         with running_daemon(home, environment) as (client, _child):
             bench = _Bench(client, source, Path(data) if data else _DATA, max_seq_len, batch_factor)
-            result = bench.run(steps, probe_steps)
+            result = bench.run(steps, probe_steps, probes)
     if json_output:
         print_json(result)
     else:
@@ -64,13 +65,16 @@ class _Bench:
         self._max_seq_len = max_seq_len
         self._batches = [batch * batch_factor for batch in _BATCHES]
 
-    def run(self, steps: int, probe_steps: int) -> dict[str, Any]:
+    def run(self, steps: int, probe_steps: int, probes: int) -> dict[str, Any]:
         """Measure steps with small sweeps, plan the large one, run it."""
-        for grid in (
-            {"rank": [8], "batch_size": self._batches[:1]},
-            {"rank": [4, 32], "batch_size": self._batches[-1:]},
-            {"rank": list(_RANKS), "batch_size": self._batches},
-        ):
+        small, large = self._batches
+        # As many rows in a step as the sweep's, in fewer lanes; and the fewest.
+        rows = len(_RANKS) * len(_RATES) * (small + large)
+        grids = [
+            {"rank": [_RANKS[0], _RANKS[-1]], "batch_size": [large, rows // 2 - large]},
+            {"rank": [8], "batch_size": [small]},
+        ]
+        for grid in grids[:probes]:
             self._sweep(probe_steps, grid)
             self._wait("the probe")
         self._client.post("/queue/pause", {})

@@ -68,6 +68,17 @@ def test_a_pack_that_has_no_room_to_keep_its_activations_is_slower() -> None:
     assert together == {0: pytest.approx(10.0), 1: pytest.approx(10.0)}
 
 
+def test_a_lane_that_joins_holds_the_others_up_once() -> None:
+    on = [device(max_lanes=2, bases={"b": base(startup_seconds=3.0, lane_seconds_once=2.0)})]
+    tasks = [lane("long", steps=100), lane("short", steps=20), lane("next", steps=50)]
+    # A start of 3 s, two lanes at 2 s, 20 steps; then one more joins, and 2 s pass without a step.
+    assert _ends(_run(tasks, on)) == {
+        1: pytest.approx(9.0),
+        2: pytest.approx(16.0),
+        0: pytest.approx(19.0),
+    }
+
+
 def test_another_base_waits_until_the_device_is_empty_and_its_worker_starts() -> None:
     on = [device(bases={"b": base(), "c": base(startup_seconds=3.0)})]
     found = _run([lane("a"), lane("b", model="c")], on)

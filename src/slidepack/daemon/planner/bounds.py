@@ -49,6 +49,8 @@ class _Group(msgspec.Struct, frozen=True, kw_only=True):
     """Of all of them."""
     unit: dict[int, float]
     """Seconds of a step by seat."""
+    once: dict[int, float]
+    """Seconds in which they let others wait, by seat."""
 
 
 def lower_bound(instance: Instance, tasks: Sequence[int]) -> Bound:
@@ -83,7 +85,9 @@ def chain_bound(instance: Instance, tasks: Sequence[int]) -> float:
             ready = max((ends[other] for other in before), default=0.0)
             ready = max(ready, instance.released[top])
             ends[top] = min(
-                max(ready, instance.free_from[seat]) + instance.solo_seconds(top, seat)
+                max(ready, instance.free_from[seat])
+                + instance.solo_seconds(top, seat)
+                + _once(instance, top, seat)
                 for seat in _seats(instance, top)
             )
         return ends[task]
@@ -127,9 +131,10 @@ def _work_bound(
         of_seat = [sum(prices[device] for device in seat) for seat in members]
         total, loads = 0.0, [0.0] * count
         for group in groups:
-            price, seat = min((of_seat[s] * unit, s) for s, unit in group.unit.items())
-            spent = group.steps * group.unit[seat]
-            total += group.steps * price
+            spent_on = {s: group.steps * unit + group.once[s] for s, unit in group.unit.items()}
+            price, seat = min((of_seat[s] * spent, s) for s, spent in spent_on.items())
+            spent = spent_on[seat]
+            total += price
             for device in members[seat]:
                 loads[device] += spent
         if extra is not None:
@@ -150,7 +155,7 @@ def _work_bound(
 def _groups(
     instance: Instance, tasks: Sequence[int], shared: _Shared, floor_share: float
 ) -> list[_Group]:
-    found: dict[tuple[object, ...], tuple[int, int]] = {}
+    found: dict[tuple[object, ...], tuple[int, int, int]] = {}
     for task in tasks:
         asked = instance.tasks[task]
         seats = _seats(instance, task)
@@ -166,8 +171,10 @@ def _groups(
                 seats,
             )
         )
-        first, steps = found.get(likeness, (task, 0))
-        found[likeness] = first, steps + asked.steps
+        first, steps, many = found.get(likeness, (task, 0, 0))
+        # One that runs already has joined.
+        joins = instance.running_seat[task] is None
+        found[likeness] = first, steps + asked.steps, many + joins
     return [
         _Group(
             steps=steps,
@@ -175,9 +182,17 @@ def _groups(
                 seat: unit_seconds(instance, task, seat, shared, floor_share)
                 for seat in _seats(instance, task)
             },
+            once={
+                seat: many * instance.once_seconds(task, seat) for seat in _seats(instance, task)
+            },
         )
-        for task, steps in found.values()
+        for task, steps, many in found.values()
     ]
+
+
+def _once(instance: Instance, task: int, seat: int) -> float:
+    joins = instance.running_seat[task] is None
+    return instance.once_seconds(task, seat) if joins else 0.0
 
 
 def unit_seconds(

@@ -120,6 +120,7 @@ def base_on_device(
     sequence: int,
     cost: StepCost | None = None,
     startup_seconds: float | None = None,
+    lane_seconds_once: float | None = None,
 ) -> BaseOnDevice | None:
     """Return how a base trains on a device, or None where it cannot.
 
@@ -131,6 +132,7 @@ def base_on_device(
         sequence: tokens of a usual row.
         cost: learned from samples; None takes the engine's prediction.
         startup_seconds: of a worker as measured; None guesses.
+        lane_seconds_once: that a lane holds its pack up, as measured; None takes it for nothing.
     """
     on_cpu = machine.device == "cpu"
     stays = _resident(method, shape, machine.device)
@@ -158,6 +160,7 @@ def base_on_device(
         recompute_slowdown=max(1.0, again.token_seconds / kept.token_seconds),
         most_params=sizes.most_params,
         startup_seconds=guess if startup_seconds is None else startup_seconds,
+        lane_seconds_once=lane_seconds_once or 0.0,
     )
 
 

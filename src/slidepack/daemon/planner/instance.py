@@ -102,6 +102,11 @@ class Instance:
         full = self.tasks[task].full
         return self.base(task, seat).startup_seconds if full is None else full.startup_seconds
 
+    def once_seconds(self, task: int, seat: int) -> float:
+        """Return the seconds in which others on a seat make no step because of a task."""
+        full = self.tasks[task].full
+        return self.base(task, seat).lane_seconds_once if full is None else 0.0
+
     def best_solo_seconds(self, task: int) -> float:
         """Return the fewest seconds of a task alone, without its start."""
         return min((self.solo_seconds(task, seat) for seat in self.fitting[task]), default=_NEVER)

@@ -2,12 +2,16 @@
 
 import heapq
 import math
+from typing import Final
 
 from slidepack.daemon.planner.instance import Instance, keeps_activations
 from slidepack.daemon.planner.schedule import Strategy, Wait
 from slidepack.daemon.planner.tasks import BaseOnDevice, Task
 
 __all__ = ["PackState"]
+
+_AT_THE_END: Final = 0.5
+"""Of the time in which a lane holds others up: it is measured and answers before and after."""
 
 
 class PackState:
@@ -77,10 +81,11 @@ class PackState:
     def end_with(self, task: int, now: float) -> float:
         """Return when a task that joins now would end if nobody else came or left."""
         asked, instance = self._instance.tasks[task], self._instance
+        once = instance.once_seconds(task, self.seat)
         if self.empty:
-            started = now + instance.startup_seconds(task, self.seat)
+            started = now + instance.startup_seconds(task, self.seat) + once
             return started + instance.solo_seconds(task, self.seat)
-        return max(now, self.working_from) + asked.steps * self._pace_with(asked)
+        return max(now, self.working_from) + once + asked.steps * self._pace_with(asked)
 
     def drained(self) -> float:
         """Return when the last one here ends at the pace of now."""
@@ -105,6 +110,10 @@ class PackState:
             self._steps, self._at, self.working_from = 0.0, now, now + startup
         else:
             self._advance(now)
+            self.working_from = max(self.working_from, now)
+        # Nobody makes a step meanwhile. Of a lane that is here already, the end is to come.
+        once = instance.once_seconds(task, self.seat)
+        self.working_from += once * _AT_THE_END if started else once
         end = self._steps + asked.steps
         heapq.heappush(self._ends, (end, task))
         self.begun[task] = now

@@ -49,13 +49,16 @@ class BaseOnDevice(_Frozen, frozen=True, kw_only=True):
     """Most parameters of adapters at once, where something else than the device holds them."""
     startup_seconds: float = 0.0
     """Until the first step of a worker."""
+    lane_seconds_once: float = 0.0
+    """In which a pack makes no step because of one lane: it joins, is measured, writes its result.
+    All of it is planned for where the lane joins."""
 
     def __post_init__(self) -> None:
         """Refuse what would make waiting cheaper than work."""
-        if self.recompute_slowdown < 1.0 or self.startup_seconds < 0.0:
+        if self.recompute_slowdown < 1.0 or min(self.startup_seconds, self.lane_seconds_once) < 0.0:
             raise ValueError(
-                f"a slowdown of {self.recompute_slowdown} and a start of {self.startup_seconds} s; "
-                "use 1 or more, and 0 or more"
+                f"a slowdown of {self.recompute_slowdown}, a start of {self.startup_seconds} s and "
+                f"{self.lane_seconds_once} s of a lane; use 1 or more, and 0 or more"
             )
 
 

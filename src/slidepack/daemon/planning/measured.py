@@ -30,3 +30,9 @@ class MeasuredSteps:
         name = self._name_of(pack.device)
         if name and seconds > 0.0:
             self._book.record_start(name, pack.model, seconds, now)
+
+    def left(self, pack: PackRecord, held_up_seconds: float, now: float) -> None:
+        """Keep for how long a pack made no step because of a lane that is done."""
+        name = self._name_of(pack.device)
+        if name and held_up_seconds > 0.0:
+            self._book.record_held_up(name, pack.model, held_up_seconds, now)

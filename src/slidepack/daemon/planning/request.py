@@ -136,6 +136,7 @@ class RequestMaker:
             device.rates,
             sequence=max(1, round(sum(job.row_tokens for job in jobs) / len(jobs))),
             startup_seconds=self._book.start_seconds(device.name, model),
+            lane_seconds_once=self._book.held_up_seconds(device.name, model),
         )
         if base is None:
             return None

@@ -105,18 +105,18 @@ class CostBook:
             seconds: of the start.
             now: unix seconds.
         """
-        with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO worker_starts (device, model, seconds, at) VALUES (?, ?, ?, ?)",
-                *(device, model, seconds, now),
-            )
-            self._db.execute(
-                "DELETE FROM worker_starts WHERE device = ? AND model = ? AND id <= "
-                "(SELECT id FROM worker_starts WHERE device = ? AND model = ? "
-                "ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                *(device, model, device, model),
-                _KEPT_STARTS,
-            )
+        self._keep("worker_starts", device, model, seconds, now)
+
+    def record_held_up(self, device: str, model: str, seconds: float, now: float) -> None:
+        """Keep for how long a pack made no step because of a lane that has done all its steps.
+
+        Args:
+            device: name of the card, or `cpu`.
+            model: that it trained.
+            seconds: from its joining to its end.
+            now: unix seconds.
+        """
+        self._keep("lanes_held_up", device, model, seconds, now)
 
     def learned(self, device: str, model: str, prior: StepCost) -> Fit | None:
         """Return the cost of a step as measured, or None where nothing was.
@@ -146,8 +146,30 @@ class CostBook:
 
     def start_seconds(self, device: str, model: str) -> float | None:
         """Return the median of the last starts in seconds, or None where there was none."""
+        return self._median("worker_starts", device, model)
+
+    def held_up_seconds(self, device: str, model: str) -> float | None:
+        """Return the median time in which a lane held its pack up, or None where none has yet."""
+        return self._median("lanes_held_up", device, model)
+
+    def _keep(self, table: str, device: str, model: str, seconds: float, now: float) -> None:
+        """Keep one more figure, and the newest few before it."""
+        with self._db.transaction():
+            self._db.execute(
+                f"INSERT INTO {table} (device, model, seconds, at) VALUES (?, ?, ?, ?)",
+                *(device, model, seconds, now),
+            )
+            self._db.execute(
+                f"DELETE FROM {table} WHERE device = ? AND model = ? AND id <= "
+                f"(SELECT id FROM {table} WHERE device = ? AND model = ? "
+                "ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                *(device, model, device, model),
+                _KEPT_STARTS,
+            )
+
+    def _median(self, table: str, device: str, model: str) -> float | None:
         rows = self._db.query(
-            "SELECT seconds FROM worker_starts WHERE device = ? AND model = ?", device, model
+            f"SELECT seconds FROM {table} WHERE device = ? AND model = ?", device, model
         )
         return statistics.median(float(row["seconds"]) for row in rows) if rows else None
 

@@ -18,6 +18,7 @@ from slidepack.engine.contract.events import (
     AnyEvent,
     Failed,
     LaneJoined,
+    LaneLeft,
     PhaseChanged,
     StepTimed,
     decode_event,
@@ -40,6 +41,10 @@ class StepSink(Protocol):
 
     def began(self, pack: PackRecord, seconds: float, now: float) -> None:
         """Take how long a pack took from its start until its first lane was in it."""
+        ...
+
+    def left(self, pack: PackRecord, held_up_seconds: float, now: float) -> None:
+        """Take for how long a pack made no step because of a lane that is done."""
         ...
 
 
@@ -169,6 +174,8 @@ class PackFollower:
         match event:
             case StepTimed() if self._steps is not None:
                 self._steps.record(pack, event, now)
+            case LaneLeft(reason="done") if self._steps is not None:
+                self._steps.left(pack, event.held_up_seconds, now)
             case Failed():
                 self._packs.set_error(pack.id, event.error)
             case LaneJoined() if not self._packs.get(pack.id).ready:

@@ -109,6 +109,8 @@ class LaneLeft(Event, frozen=True, kw_only=True, tag="lane_left"):
     lane: str
     step: int
     reason: str
+    held_up_seconds: float = 0.0
+    """For how long no lane made a step because of this one: it joined, was measured, wrote."""
 
 
 class StepTimed(Event, frozen=True, kw_only=True, tag="step_timed"):

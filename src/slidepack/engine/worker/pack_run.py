@@ -32,6 +32,7 @@ from slidepack.engine.worker.boarding import Boarding
 from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.failures import coded
+from slidepack.engine.worker.held_up import HeldUp
 from slidepack.engine.worker.run import open_device
 from slidepack.engine.worker.seat import Seat
 from slidepack.engine.worker.step_timer import StepTimer
@@ -74,6 +75,7 @@ class PackRun:
         self._seats: dict[str, Seat] = {}
         self._sweep = Sweep()
         self._timer = StepTimer(self._report_steps)
+        self._held_up = HeldUp()
         # Whether a lane found no room: nobody joins until one has left.
         self._crowded = False
 
@@ -120,7 +122,8 @@ class PackRun:
                 self._evaluate()
                 self._finish_done()
                 for seat in list(self._seats.values()):
-                    self._try(seat, lambda seat: seat.trainer.save_if_due())
+                    with self._held_up.by(seat.ref.lane):
+                        self._try(seat, lambda seat: seat.trainer.save_if_due())
             elif self._boarding.is_empty:
                 return
             else:
@@ -191,7 +194,8 @@ class PackRun:
             return
         self._seats[lane] = seat
         trainee = LoraTrainee(self._base, lane, seat.optim, seat.seed, self._stop.check)
-        self._try(seat, lambda seat: seat.begin(trainee, self._plan))
+        with self._held_up.by(lane):
+            self._try(seat, lambda seat: seat.begin(trainee, self._plan))
         if lane in self._seats:
             self._events.append(
                 LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
@@ -299,7 +303,8 @@ class PackRun:
             for lane, seat in self._seats.items()
         }
         rows = {lane: found for lane, found in due.items() if found is not None}
-        losses = self._made_to_fit(rows, lambda: self._pack.evaluate(rows))
+        with self._held_up.by(*rows):
+            losses = self._made_to_fit(rows, lambda: self._pack.evaluate(rows))
         for lane, loss in losses.items():
 
             def record(seat: Seat, loss: LossSum = loss) -> None:
@@ -312,7 +317,8 @@ class PackRun:
         """Write the results of the lanes that have done their last step, and free their seats."""
         for seat in list(self._seats.values()):
             if seat.trainer.is_done:
-                self._try(seat, lambda seat: seat.finish(self._plan))
+                with self._held_up.by(seat.ref.lane):
+                    self._try(seat, lambda seat: seat.finish(self._plan))
                 if seat.ref.lane in self._seats:
                     self._unseat(seat, "done")
 
@@ -348,4 +354,12 @@ class PackRun:
         )
 
     def _report_left(self, lane: str, step: int, reason: str) -> None:
-        self._events.append(LaneLeft(at=self._events.now(), lane=lane, step=step, reason=reason))
+        self._events.append(
+            LaneLeft(
+                at=self._events.now(),
+                lane=lane,
+                step=step,
+                reason=reason,
+                held_up_seconds=self._held_up.take(lane),
+            )
+        )

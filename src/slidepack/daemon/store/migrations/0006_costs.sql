@@ -21,6 +21,16 @@ CREATE TABLE worker_starts (
 );
 CREATE INDEX worker_starts_of ON worker_starts (device, model, id);
 
+-- For how long packs made no step because of one of their lanes, from its joining to its end.
+CREATE TABLE lanes_held_up (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    device TEXT NOT NULL,
+    model TEXT NOT NULL,
+    seconds REAL NOT NULL,
+    at REAL NOT NULL
+);
+CREATE INDEX lanes_held_up_of ON lanes_held_up (device, model, id);
+
 -- What the rows of a dataset came to with a base: tokens of a row, and the share of the rows that
 -- is trained.
 CREATE TABLE row_lengths (
