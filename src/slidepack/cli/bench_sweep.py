@@ -28,7 +28,7 @@ def sweep(
     shape: Annotated[str, typer.Option(help="A shape with random weights.")] = "llama-1b",
     data: Annotated[str, typer.Option(help="Data file; empty takes the demo's.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Of each of the 24 members.")] = 30,
-    probe_steps: Annotated[int, typer.Option(min=20, help="Of the sweeps that measure.")] = 26,
+    probe_steps: Annotated[int, typer.Option(min=14, help="Of the sweeps that measure.")] = 26,
     probes: Annotated[int, typer.Option(min=0, max=2, help="How many of them.")] = 2,
     max_seq_len: Annotated[int, typer.Option(min=16, help="Longest row.")] = 512,
     batch_factor: Annotated[int, typer.Option(min=1, help="Times the batch sizes 1 and 2.")] = 1,

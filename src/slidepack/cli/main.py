@@ -13,6 +13,7 @@ from slidepack.cli import bench, data, jobs, models, notify, policy, schedule, s
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
+from slidepack.cli.export import export
 from slidepack.cli.fit import fit
 from slidepack.cli.output import print_json, say
 from slidepack.cli.plan import plan
@@ -46,6 +47,7 @@ app.command()(notify.digest)
 app.command()(fit)
 app.command()(plan)
 app.command()(train)
+app.command()(export)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -70,6 +70,7 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "RUN-NO-CHECKPOINT": ErrorClass(62, 409),
     "RUN-NOTHING-LEARNED": ErrorClass(63, 409),
     "RUN-CHECKPOINT-OTHER-JOB": ErrorClass(64, 409),
+    "RUN-EXPORT-DIFFERS": ErrorClass(65, 409),
     "RUN-INTERRUPTED": ErrorClass(130, 409),
     "DAEMON-RUNNING": ErrorClass(70, 409),
     "DAEMON-PORT-IN-USE": ErrorClass(71, 409),

@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 from slidepack.engine.contract.runfolder import fsync_folder, write_atomic
 from slidepack.engine.lora.arena import LoraArena
 
+__all__ = ["adapter_config", "module_path", "write_peft_folder"]
+
 _MODULE = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn"} | {
     "o_proj": "self_attn",
     "gate_proj": "mlp",
@@ -32,7 +34,7 @@ def write_peft_folder(arena: LoraArena, base_model: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     tensors = {}
     for layer, target, pair in arena.named_pairs():
-        prefix = f"base_model.model.model.layers.{layer}.{_MODULE[target]}.{target}"
+        prefix = f"base_model.model.{module_path(layer, target)}"
         tensors[f"{prefix}.lora_A.weight"] = pair.a.detach().float().cpu().contiguous()
         tensors[f"{prefix}.lora_B.weight"] = pair.b.detach().float().cpu().contiguous()
     weights = folder / "adapter_model.safetensors"
@@ -42,6 +44,11 @@ def write_peft_folder(arena: LoraArena, base_model: str, folder: Path) -> None:
     config = msgspec.json.encode(adapter_config(arena, base_model))
     write_atomic(folder / "adapter_config.json", msgspec.json.format(config, indent=2))
     fsync_folder(folder)
+
+
+def module_path(layer: int, target: str) -> str:
+    """Return the path of a linear in the base model, by PEFT's name of the target."""
+    return f"model.layers.{layer}.{_MODULE[target]}.{target}"
 
 
 def adapter_config(arena: LoraArena, base_model: str) -> dict[str, Any]:

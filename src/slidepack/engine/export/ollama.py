@@ -1,0 +1,117 @@
+"""Writes a Modelfile beside a GGUF file, and hands both to Ollama where it is installed."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.export.go_template import find_between, go_template
+from slidepack.engine.export.speech import Speech
+
+__all__ = ["create_in_ollama", "model_name", "write_modelfile"]
+
+_MODELFILE: Final = "Modelfile"
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_MOST_NAME: Final = 60
+
+
+def model_name(name: str) -> str:
+    """Return a name as a file and as an Ollama model can have it: no separators, no dots ahead."""
+    plain = _NOT_IN_NAMES.sub("-", name).strip("-._")[:_MOST_NAME].strip("-._")
+    return plain.lower() or "model"
+
+
+def write_modelfile(folder: Path, gguf: str, speech: Speech) -> list[str]:
+    """Write `Modelfile` into a folder that holds a GGUF file.
+
+    Args:
+        folder: exists.
+        gguf: name of the file in it.
+        speech: template and ends of answers.
+
+    Returns:
+        What the user should know about it, in sentences.
+
+    Raises:
+        SlidepackError: MODEL-NO-CHAT-TEMPLATE: the template does not show how it talks.
+            MODEL-BROKEN.
+        OSError: the disk refused.
+    """
+    notes: list[str] = []
+    lines = [f"FROM ./{gguf}"]
+    between = find_between(speech)
+    if between is not None:
+        lines.append(f'TEMPLATE """{go_template(between)}"""')
+        if not between.has_system:
+            notes.append(
+                "The chat template has no place for a system message; in Ollama one is put before "
+                "the first question."
+            )
+    elif speech.template:
+        raise SlidepackError(
+            "MODEL-NO-CHAT-TEMPLATE",
+            "The chat template cannot be put into Ollama's form.",
+            why="it does not render a question, an answer and a question, each as it was given",
+            fix="Export the model as gguf: the file holds the template as it is.",
+        )
+    else:
+        lines.append('TEMPLATE """{{ .Prompt }}"""')
+        notes.append("The model has no chat template: in Ollama it goes on with the text it gets.")
+    lines += [f"PARAMETER stop {_quoted(text)}" for text in _stops(speech)]
+    (folder / _MODELFILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return notes
+
+
+def create_in_ollama(folder: Path, name: str) -> str:
+    """Run `ollama create` where Ollama is installed; return a sentence about what was done.
+
+    Args:
+        folder: holds the Modelfile.
+        name: of the model in Ollama.
+
+    Raises:
+        SlidepackError: RUN-FAILED: Ollama did not take the model; the export is there.
+    """
+    command = ["ollama", "create", name, "-f", str(folder / _MODELFILE)]
+    program = shutil.which("ollama")
+    if program is None:
+        return (
+            "There is no `ollama` on the PATH, so nothing was handed to it. Where Ollama is "
+            f"installed, run: {' '.join(command)}"
+        )
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+    except OSError as error:
+        done, why = None, str(error)
+    if done is None or done.returncode:
+        raise SlidepackError(
+            "RUN-FAILED",
+            "Ollama did not take the model.",
+            why=why,
+            fix=f"The export is in {folder}. Start Ollama, then run: {' '.join(command)}",
+        )
+    return f"Ollama has it as {name}: run `ollama run {name}`."
+
+
+def _stops(speech: Speech) -> list[str]:
+    texts = {speech.text_of(index) for index in speech.end_ids} | {speech.tokenizer.eos_token}
+    return sorted(text for text in texts if text.strip())
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""
