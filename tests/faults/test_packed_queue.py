@@ -37,6 +37,7 @@ def _pids(farm: Farm, job_ids: list[int]) -> set[int]:
     return {attempts[-1]["pid"] for attempts in found if attempts}
 
 
+@pytest.mark.full
 def test_jobs_share_a_worker_and_give_what_they_give_alone(packing_farm: Farm) -> None:
     expected = _alone(packing_farm)
     job_ids = _queue(packing_farm, 5)
@@ -77,6 +78,8 @@ def test_lanes_are_cancelled_paused_and_join_while_the_others_go_on(packing_farm
     for job_id in (staying, joined, paused):
         packing_farm.daemon.wait_for(job_id, "cancelled")
     wait_until(lambda: not packing_farm.daemon.workers(), what="nobody is left")
+    for job_id in (staying, joined):
+        assert "Stopping as asked" in packing_farm.daemon.worker_log(job_id), "the pack's log"
 
 
 def test_a_restarted_daemon_finds_its_pack_again(packing_farm: Farm) -> None:
@@ -112,6 +115,8 @@ def _died(farm: Farm, job_id: int) -> bool:
 def _survive(farm: Farm, jobs: int, strikes: int, seed: int) -> None:
     expected = _alone(farm)
     job_ids = _queue(farm, jobs)
+    farm.reach(job_ids[-1], 1)
+    assert len(_pids(farm, job_ids)) == 1, "all of them share a worker"
     rng = random.Random(seed)
     for number in range(strikes):
         moment = time.monotonic() + rng.uniform(0.2, 2.5)

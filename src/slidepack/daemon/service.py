@@ -44,6 +44,7 @@ from slidepack.daemon.supervisor.gate import PolicyGate
 from slidepack.daemon.supervisor.launching import Launcher
 from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.next_job import NextJob
+from slidepack.daemon.supervisor.pack_folders import clean_up_packs
 from slidepack.daemon.supervisor.pack_follow import PackFollower
 from slidepack.daemon.supervisor.pack_starting import PackStarter, tell_to_join
 from slidepack.daemon.supervisor.retention import Retention
@@ -165,6 +166,7 @@ class Service:
         # A tick that takes long, as one that starts a worker does, is no fault to warn of.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self.uploads.clean_up()
+        clean_up_packs(self.packs, self.paths.packs)
         # Only jobs that repeat: one that ends is removed by the scheduler's own thread, which fails
         # where a shutdown comes between.
         for work, seconds, executor in (

@@ -86,6 +86,18 @@ class PackStore:
         """Return the packs that have not ended, the oldest first."""
         return [_pack(row) for row in self._db.query("SELECT * FROM packs WHERE state = 'live'")]
 
+    def without_lanes(self) -> list[PackRecord]:
+        """Return the ended packs whose jobs are all deleted."""
+        rows = self._db.query(
+            "SELECT * FROM packs WHERE state = 'ended' "
+            "AND NOT EXISTS (SELECT 1 FROM attempts WHERE pack_id = packs.id)"
+        )
+        return [_pack(row) for row in rows]
+
+    def folders(self) -> list[str]:
+        """Return the folders of all packs."""
+        return [row["folder"] for row in self._db.query("SELECT folder FROM packs")]
+
     def advance(self, pack_id: int, offset: int) -> None:
         """Record up to which byte its events are stored."""
         self._db.execute("UPDATE packs SET events_offset = ? WHERE id = ?", offset, pack_id)

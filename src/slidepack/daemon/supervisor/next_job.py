@@ -15,6 +15,7 @@ from slidepack.daemon.supervisor.choosing import Gate, dependence, held_reason
 from slidepack.daemon.supervisor.company import Company
 from slidepack.daemon.supervisor.following import Following
 from slidepack.daemon.supervisor.launching import StartedWorker, Waits
+from slidepack.daemon.supervisor.look import Look, close, taken
 from slidepack.daemon.supervisor.outcomes import Outcomes
 from slidepack.daemon.supervisor.pack_starting import Joined, PackStarter
 from slidepack.daemon.supervisor.seats import DeviceSeat, seats_of
@@ -131,50 +132,46 @@ class NextJob:
             return []
         live = self._attempts.live()
         seats = seats_of(devices, live, self._packs.live(), leaving)
-        in_line = self._is_just_free(running=bool(live))
         planned = self._plan.starts(now)
         wanted = None if planned is None else {start.job_id: start.device for start in planned}
+        look = Look(seats, wanted, in_line=self._is_just_free(running=bool(live)), why=why)
         order = able if wanted is None else _in_order(able, wanted)
-        started: list[StartedWorker | Joined] = []
-        gone: set[int] = set()
         for number, job in enumerate(order):
-            if job.id in gone:
-                continue
-            reason = "" if wanted is None or job.id in wanted else self._plan.why(job.id)
-            if wanted is not None and job.id not in wanted:
-                why[job.id] = reason or _everybody(seats) or "waits for its turn"
-                continue
-            choice = [seat for seat in seats if wanted is None or seat.device.key == wanted[job.id]]
-            seat = self._seat_for(job, choice)
-            reason = _everybody(choice) if seat is None else self._why_not_yet(job, now)
-            if seat is None and wanted is None:
+            if job.id not in look.gone:
+                self._consider(job, order[number + 1 :], look, now)
+        return look.started
+
+    def _consider(
+        self, job: JobRecord, behind: Sequence[JobRecord], look: Look, now: float
+    ) -> None:
+        """Start a job where that is possible now, or say why it waits."""
+        if not look.begins(job.id):
+            why = self._plan.why(job.id) or taken(look.seats)
+            look.why[job.id] = why or "waits for its turn"
+            return
+        choice = look.choice(job.id)
+        seat = self._seat_for(job, choice)
+        if seat is None:
+            look.why[job.id] = taken(choice)
+            if look.wanted is None:
                 # In the queue's order nobody overtakes one for whom the devices are not free yet.
-                for other in seats:
-                    other.closed = other.closed or f"waits behind job {job.id}"
-            if reason or seat is None:
-                why[job.id] = reason
-                continue
-            company = [other for other in order[number + 1 :] if other.id not in gone]
-            outcome = self._try(job, seat, company, wanted, now)
-            if isinstance(outcome, StartedWorker | Joined):
-                started.append(outcome)
-                ids = (job.id,) if isinstance(outcome, Joined) else outcome.job_ids
-                gone.update(ids)
-                seat.jobs.extend(ids)
-                if isinstance(outcome, StartedWorker):
-                    # The others may join it at the next tick, when it is recorded.
-                    seat.closed = f"waits for job {job.id} to end"
-                continue
-            why[job.id] = "" if outcome is None else outcome.reason
-            if outcome is not None and seat.pack is not None:
-                # What is full for one is full for those behind it.
-                seat.closed = seat.closed or outcome.reason
-            if outcome is not None and outcome.soon and in_line:
-                for other in choice:
-                    other.closed = other.closed or (
-                        f"waits behind job {job.id}, which was tried just now"
-                    )
-        return started
+                close(look.seats, f"waits behind job {job.id}")
+            return
+        not_yet = self._why_not_yet(job, now)
+        if not_yet:
+            look.why[job.id] = not_yet
+            return
+        company = [other for other in behind if other.id not in look.gone]
+        outcome = self._try(job, seat, company, look.wanted, now)
+        if isinstance(outcome, StartedWorker | Joined):
+            look.take(outcome, seat, job.id)
+            return
+        look.why[job.id] = "" if outcome is None else outcome.reason
+        if outcome is not None and seat.pack is not None:
+            # What is full for one is full for those behind it.
+            close([seat], outcome.reason)
+        if outcome is not None and outcome.soon and look.in_line:
+            close(choice, f"waits behind job {job.id}, which was tried just now")
 
     def _seat_for(self, job: JobRecord, seats: Sequence[DeviceSeat]) -> DeviceSeat | None:
         """Return where a job can go: to others of its kind, else to a device that is free."""
@@ -293,8 +290,3 @@ def _in_order(able: Sequence[JobRecord], wanted: Mapping[int, str]) -> list[JobR
     """Return the jobs in the plan's order; those that it does not begin now come last."""
     place = {job_id: number for number, job_id in enumerate(wanted)}
     return sorted(able, key=lambda job: place.get(job.id, len(place)))
-
-
-def _everybody(seats: Sequence[DeviceSeat]) -> str:
-    """Return why none of the devices is free."""
-    return next((seat.taken for seat in seats if seat.taken), "")
