@@ -10,7 +10,7 @@ import typer
 from support.queueing import Farm
 from support.tiny import chat_rows, write_jsonl
 
-from slidepack.cli import data, jobs, main, models, notify, policy, schedule, service
+from slidepack.cli import data, jobs, main, models, notify, policy, schedule, service, sweep
 from slidepack.cli.main import run
 from slidepack.engine.contract.errors import CATALOGUE
 
@@ -39,6 +39,7 @@ def test_every_command_but_serve_has_json() -> None:
         (schedule.app, "schedule "),
         (notify.app, "notify "),
         (service.app, "service "),
+        (sweep.app, "sweep "),
     )
     names: dict[str, Any] = {}
     for app, prefix in groups:
@@ -48,7 +49,7 @@ def test_every_command_but_serve_has_json() -> None:
     }
     # The tests below run each of these, and those of the demo and the doctor are elsewhere.
     assert set(names) == {
-        *("serve", "open", "demo", "doctor", "fit", "train", "data check"),
+        *("serve", "open", "demo", "doctor", "fit", "train", "data check", "export"),
         *("pause", "resume", "queue-end", "digest", "plan", "policy show", "policy set"),
         *(f"schedule {name}" for name in ("show", "add", "clear")),
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
@@ -56,6 +57,7 @@ def test_every_command_but_serve_has_json() -> None:
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
         *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move", "rm")),
         *(f"models {name}" for name in ("add", "list", "show", "rm")),
+        *(f"sweep {name}" for name in ("add", "list", "show", "best", "cancel", "rm", "optuna")),
     }
 
 
