@@ -29,6 +29,9 @@ def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_pa
     with (daemon.home / "datasets" / str(dataset) / "rows.jsonl").open("ab") as rows:
         rows.write(b"{}\n")
     farm.finish(good)
+    # The touched files are read beside the queue, which goes on meanwhile.
+    for job_id in (diverging, touched, edited):
+        daemon.wait_for(job_id, "failed", seconds=200)
 
     jobs: dict[int, Any] = {job["id"]: job for job in daemon.api("GET", "/jobs")}
     codes = {job_id: (job["error"] or {}).get("code") for job_id, job in jobs.items()}
