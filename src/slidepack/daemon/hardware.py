@@ -66,35 +66,35 @@ class HardwareMonitor:
 
     def training_cards(self) -> frozenset[str] | None:
         """Return the keys of the cards that runs use (`card_key`); None where nobody knows."""
-        with self._lock:
-            software, report = self._software, self._fast
-        if report is None or software is None or isinstance(software, ProbeProblem):
-            return None
-        usable = [device for device in software.torch.devices if device.supported]
-        found = (gpu for gpu in report.gpus if any(_is_same(gpu, device) for device in usable))
+        usable = [device for device in self._torch_devices() if device.supported]
+        found = (gpu for gpu in self._seen_gpus() if any(_is_same(gpu, one) for one in usable))
         return frozenset(map(card_key, found)) or None
 
     def card_of(self, device: str) -> str | None:
         """Return the key of the card (`card_key`) that torch calls so; None where nobody knows."""
-        with self._lock:
-            software, report = self._software, self._fast
-        if report is None or software is None or isinstance(software, ProbeProblem):
-            return None
-        for found in software.torch.devices:
-            if f"cuda:{found.index}" == device:
-                return next((card_key(gpu) for gpu in report.gpus if _is_same(gpu, found)), None)
+        for found in self._torch_devices():
+            if _key(found) == device:
+                return next((card_key(g) for g in self._seen_gpus() if _is_same(g, found)), None)
         return None
 
     def name_of(self, device: str) -> str:
         """Return a device's name as in `DeviceNow`; empty where nobody knows it now."""
-        with self._lock:
-            software = self._software
         if device == "cpu":
             return "cpu"
+        return next((one.name for one in self._torch_devices() if _key(one) == device), "")
+
+    def _torch_devices(self) -> tuple[TorchDevice, ...]:
+        """Return the cards as torch saw them; none where it has not answered."""
+        with self._lock:
+            software = self._software
         if software is None or isinstance(software, ProbeProblem):
-            return ""
-        found = (one for one in software.torch.devices if f"cuda:{one.index}" == device)
-        return next((one.name for one in found), "")
+            return ()
+        return tuple(software.torch.devices)
+
+    def _seen_gpus(self) -> tuple[Gpu, ...]:
+        """Return the cards as the drivers showed them last; none before the first look."""
+        with self._lock:
+            return () if self._fast is None else self._fast.gpus
 
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
@@ -170,11 +170,11 @@ def _device_now(
 ) -> DeviceNow:
     card = next((gpu for gpu in gpus if _is_same(gpu, device)), None)
     return DeviceNow(
-        key=f"cuda:{device.index}",
+        key=_key(device),
         name=device.name,
         card="" if card is None else card_key(card),
         machine=Machine(
-            device=f"cuda:{device.index}",
+            device=_key(device),
             device_free_bytes=_vram(device, gpus, whole=whole),
             ram_available_bytes=ram,
             cpu_threads=threads,
@@ -207,6 +207,10 @@ def _vram(device: TorchDevice, gpus: tuple[Gpu, ...], *, whole: bool) -> int:
         if _is_same(gpu, device) and gpu.vram_free_bytes is not None:
             return gpu.vram_free_bytes
     return device.free_bytes or 0
+
+
+def _key(device: TorchDevice) -> str:
+    return f"cuda:{device.index}"
 
 
 def _is_same(gpu: Gpu, device: TorchDevice) -> bool:

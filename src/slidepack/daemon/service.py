@@ -121,16 +121,7 @@ class Service:
         )
         self.costs = CostBook(self.database)
         self.replanner = Replanner(
-            reader=QueueReader(
-                database=self.database,
-                jobs=self.jobs,
-                catalogue=self.catalogue,
-                report=self.hardware.report,
-                policy=self.policy.policy,
-                device=settings.device,
-            ),
-            maker=RequestMaker(self.costs, max_lanes=1 if settings.packing == "off" else 0),
-            book=self.costs,
+            reader=self.queue_reader(), maker=self.request_maker(), book=self.costs
         )
         self.supervisor = self._supervisor()
         logind = Logind()
@@ -199,6 +190,21 @@ class Service:
             self._clock.shutdown(wait=True)
             self.notices.stop(time.time())
             self.imports.stop()
+
+    def queue_reader(self) -> QueueReader:
+        """Return a reader of the queue for plans; each thread needs one of its own."""
+        return QueueReader(
+            database=self.database,
+            jobs=self.jobs,
+            catalogue=self.catalogue,
+            report=self.hardware.report,
+            policy=self.policy.policy,
+            device=self.settings.device,
+        )
+
+    def request_maker(self) -> RequestMaker:
+        """Return what makes requests of plans; each thread needs one of its own."""
+        return RequestMaker(self.costs, max_lanes=1 if self.settings.packing == "off" else 0)
 
     def _open_stores(self) -> None:
         self.database = Database(self.paths.database)

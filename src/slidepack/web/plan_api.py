@@ -7,12 +7,9 @@ from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 
 from slidepack.daemon.planning.question import PlanQuestion
-from slidepack.daemon.planning.queue_reader import QueueReader
 from slidepack.daemon.planning.report import PlanReport
-from slidepack.daemon.planning.request import RequestMaker
 from slidepack.daemon.planning.what_if import WhatIf
 from slidepack.daemon.service import Service
-from slidepack.daemon.store.costs import CostBook
 
 
 @get("/plan")
@@ -33,18 +30,10 @@ def plan_routes() -> list[HTTPRouteHandler]:
 
 
 def _question(service: Service) -> PlanQuestion:
-    book = CostBook(service.database)
     return PlanQuestion(
-        reader=QueueReader(
-            database=service.database,
-            jobs=service.jobs,
-            catalogue=service.catalogue,
-            report=service.hardware.report,
-            policy=service.policy.policy,
-            device=service.settings.device,
-        ),
-        maker=RequestMaker(book, max_lanes=1 if service.settings.packing == "off" else 0),
-        book=book,
+        reader=service.queue_reader(),
+        maker=service.request_maker(),
+        book=service.costs,
         jobs=service.jobs,
         policy=service.policy.policy,
         held=lambda: _held(service),

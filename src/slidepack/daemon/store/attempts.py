@@ -115,6 +115,10 @@ class AttemptStore:
         )
         return [msgspec.convert(row, AttemptRecord) for row in rows]
 
+    def live_in_pack(self, pack_id: int) -> list[AttemptRecord]:
+        """Return the lanes of a pack that have not ended."""
+        return [attempt for attempt in self.of_pack(pack_id) if attempt.state == "live"]
+
     def live(self) -> list[AttemptRecord]:
         """Return the attempts that have not ended."""
         rows = self._db.query("SELECT * FROM attempts WHERE state = 'live' ORDER BY job_id")

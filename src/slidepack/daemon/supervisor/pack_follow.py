@@ -86,7 +86,7 @@ class PackFollower:
 
     def lanes(self, pack_id: int) -> list[AttemptRecord]:
         """Return the lanes of a pack that have not ended."""
-        return [a for a in self._attempts.of_pack(pack_id) if a.state == "live"]
+        return self._attempts.live_in_pack(pack_id)
 
     def is_shared(self, attempt: AttemptRecord) -> bool:
         """Return whether others were in the pack of a lane at any time."""

@@ -132,7 +132,7 @@ class PackStarter:
             return None
 
     def _why_no_seat(self, spec: JobSpec, pack: PackRecord) -> str:
-        live = [a for a in self._launcher.attempts.of_pack(pack.id) if a.state == "live"]
+        live = self._launcher.attempts.live_in_pack(pack.id)
         shape = read_shape(Path(spec.base.path))
         specs = [*(self._launcher.jobs.spec(attempt.job_id) for attempt in live), spec]
         plan = PackFolder(Path(pack.folder)).read_plan()
@@ -187,7 +187,7 @@ class PackStarter:
             number, folder = self._folders.make(job, spec, plan, pack.nonce, root.log)
         except OSError as error:
             return refused(error, self._paths.jobs)
-        there = [a for a in self._launcher.attempts.of_pack(pack.id) if a.state == "live"]
+        there = self._launcher.attempts.live_in_pack(pack.id)
         with self._launcher.database.transaction():
             attempt = MadeAttempt(job, number, folder)
             why = f"Joins {_named([a.job_id for a in there])} on {pack.device}."

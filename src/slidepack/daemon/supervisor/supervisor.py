@@ -32,7 +32,6 @@ from slidepack.engine.contract.events import (
     PhaseChanged,
     Started,
 )
-from slidepack.engine.contract.runfolder import RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +258,7 @@ class Supervisor:
             why = f": {job.wanted_why}" if job.wanted_why else ""
             self._jobs.move(job.id, target, f"its worker was asked to {job.wanted}{why}", now)
             self._happened()
-        folder = RunFolder(Path(attempt.folder)).root
+        folder = Path(attempt.folder)
         if attempt.pack_id is None or self._all_are_to_leave(attempt.pack_id):
             worker.terminate()
         elif worker.leave_seconds() is None:

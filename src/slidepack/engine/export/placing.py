@@ -11,6 +11,7 @@ from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import fsync_folder
+from slidepack.engine.importer.staging import fsync_tree, is_abandoned
 
 __all__ = ["Place", "disk_error", "require_room"]
 
@@ -44,7 +45,7 @@ class Place:
         self.target.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{self.target.name}.export-"
         for path in self.target.parent.iterdir():
-            if path.name.startswith(prefix) and _is_abandoned(path):
+            if path.name.startswith(prefix) and is_abandoned(path):
                 shutil.rmtree(path, ignore_errors=True)
         self._hidden = Path(tempfile.mkdtemp(prefix=prefix, dir=self.target.parent))
         self._lock = os.open(self._hidden, os.O_RDONLY)
@@ -77,10 +78,7 @@ class Place:
     def _move(self, target: Path) -> None:
         assert self._hidden is not None, "the place is entered before something is moved out of it"
         made = self._hidden / self.target.name
-        for root, _, names in os.walk(made):
-            for name in names:
-                _fsync_file(Path(root, name))
-            fsync_folder(Path(root))
+        fsync_tree(made)
         try:
             # An empty folder gives way; anything else stays as it is.
             made.rename(target)
@@ -156,28 +154,6 @@ def _disk_full(why: str) -> SlidepackError:
         why=why,
         fix="Free some space, name a folder on another disk with --to, or choose --quant q8_0.",
     )
-
-
-def _is_abandoned(folder: Path) -> bool:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _fsync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _size(count: int) -> str:

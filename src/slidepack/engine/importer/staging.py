@@ -53,10 +53,7 @@ class Staging:
             SlidepackError: DISK-UNWRITABLE where the target has appeared in the meantime.
             OSError: the disk refused.
         """
-        for root, _, names in os.walk(self._folder):
-            for name in names:
-                _fsync_file(Path(root, name))
-            fsync_folder(Path(root))
+        fsync_tree(self._folder)
         try:
             self._folder.rename(self._target)
         except OSError as error:
@@ -125,11 +122,12 @@ def _target_exists(target: Path) -> SlidepackError:
 def _remove_leftovers(target: Path) -> None:
     prefix = f".{target.name}.tmp-"
     for path in target.parent.iterdir():
-        if path.name.startswith(prefix) and _is_abandoned(path):
+        if path.name.startswith(prefix) and is_abandoned(path):
             _remove(path)
 
 
-def _is_abandoned(folder: Path) -> bool:
+def is_abandoned(folder: Path) -> bool:
+    """Return whether a folder is there and nobody who lives holds its lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -141,6 +139,18 @@ def _is_abandoned(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def fsync_tree(folder: Path) -> None:
+    """Make a folder and all that is in it durable.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    for root, _, names in os.walk(folder):
+        for name in names:
+            _fsync_file(Path(root, name))
+        fsync_folder(Path(root))
 
 
 def _remove(folder: Path) -> None:
