@@ -9,6 +9,7 @@ from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.packs import PackRecord
 from slidepack.daemon.supervisor.pack_control import is_expected, send
 from slidepack.daemon.supervisor.pack_follow import PackFollower
+from slidepack.daemon.supervisor.pack_starting import tell_to_join
 from slidepack.engine.contract.control import ControlCommand, decode_command
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import (
@@ -149,6 +150,19 @@ def test_a_pack_that_fails_says_so_for_its_lanes(world: _World) -> None:
         assert world.follower.is_shared(lane)
 
 
+def test_what_a_lane_could_not_say_itself_its_pack_says(world: _World) -> None:
+    first, second = world.lanes
+    report = SlidepackError("DISK-FULL", "The disk is full.", why="x", fix="y").report
+    world.report(
+        LaneLeft(at=1.0, lane=str(first.job_id), step=3, reason="DISK-FULL", error=report),
+        LaneLeft(at=2.0, lane=str(second.job_id), step=3, reason="DISK-FULL"),
+    )
+    world.follower.ingest(world.pack.id, 2.0)
+    ending = world.stores.runlog.ending(first.job_id, first.number)
+    assert ending == Failed(at=1.0, error=report)
+    assert world.stores.runlog.ending(second.job_id, second.number) is None, "its own events tell"
+
+
 def test_a_lane_is_asked_to_leave_once(world: _World) -> None:
     lane = world.lanes[1]
     for _ in range(3):
@@ -174,6 +188,20 @@ def test_a_pack_found_again_is_told_of_the_lane_it_never_heard_of(world: _World)
     world.follower.found_again(world.pack.id)
     assert len(world.again) == 1, "it was told by now"
     assert is_expected(world.folder, str(lane.job_id), Path(lane.folder))
+
+
+def test_who_joins_later_is_as_urgent_as_who_was_there(world: _World) -> None:
+    world.stores.database.execute("UPDATE jobs SET priority = 7 WHERE id = 2")
+    lane = world.lanes[1]
+    job = world.stores.jobs.get(lane.job_id)
+    tell_to_join(world.pack, job, lane.number, Path(lane.folder))
+    (command,) = world.commands()
+    assert (command.kind, command.lane, command.folder, command.priority) == (
+        "join",
+        "2",
+        lane.folder,
+        7,
+    )
 
 
 def test_a_command_that_the_disk_refuses_leaves_no_half_line(

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -31,13 +32,13 @@ from slidepack.daemon.queue import Queue
 from slidepack.daemon.rounds import Rounds
 from slidepack.daemon.settings import Settings
 from slidepack.daemon.sleeping import Sleeping
-from slidepack.daemon.store.attempts import AttemptStore
+from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
 from slidepack.daemon.store.catalogue import Catalogue, Sessions
 from slidepack.daemon.store.costs import CostBook
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobStore
-from slidepack.daemon.store.packs import PackStore
+from slidepack.daemon.store.packs import PackRecord, PackStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.store.sweeps import SweepStore
 from slidepack.daemon.supervisor.gate import PolicyGate
@@ -264,7 +265,7 @@ class Service:
                 packs=self.packs,
                 attempts=self.attempts,
                 runlog=self.runlog,
-                expect_again=tell_to_join,
+                expect_again=self._tell_again,
                 steps=MeasuredSteps(self.costs, self.hardware.name_of),
             ),
             plan=self.replanner,
@@ -287,6 +288,9 @@ class Service:
             changes=self.changes,
             stop_seconds=self.settings.worker_stop_seconds,
         )
+
+    def _tell_again(self, pack: PackRecord, lane: AttemptRecord) -> None:
+        tell_to_join(pack, self.jobs.get(lane.job_id), lane.number, Path(lane.folder))
 
     def _policy_changed(self) -> None:
         self.changes.bump()

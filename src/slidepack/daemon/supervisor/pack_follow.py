@@ -170,12 +170,21 @@ class PackFollower:
         self._packs.end(pack.id, now)
         logger.info("The pack on %s has ended.", pack.device)
 
+    def _take_failure(self, pack: PackRecord, lane: str, error: ErrorReport, at: float) -> None:
+        """Record the failure of a lane whose own events could not take it."""
+        for attempt in self.lanes(pack.id):
+            if str(attempt.job_id) == lane:
+                failed = Failed(at=at, error=error)
+                self._runlog.ingest(attempt, [failed], attempt.events_offset)
+
     def _take(self, pack: PackRecord, event: AnyEvent, now: float) -> None:
         match event:
             case StepTimed() if self._steps is not None:
                 self._steps.record(pack, event, now)
             case LaneLeft(reason="done") if self._steps is not None:
                 self._steps.left(pack, event.held_up_seconds, now)
+            case LaneLeft() if event.error is not None:
+                self._take_failure(pack, event.lane, event.error, event.at)
             case Failed():
                 self._packs.set_error(pack.id, event.error)
             case LaneJoined() if not self._packs.get(pack.id).ready:

@@ -9,7 +9,6 @@ from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import DeviceNow, Waiting
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.planner.from_engine import model_key
-from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.daemon.store.packs import PackRecord
 from slidepack.daemon.supervisor.launching import (
@@ -200,7 +199,7 @@ class PackStarter:
                 boot_id=there[0].boot_id,
             )
         try:
-            _tell(pack, job.id, number, folder.root)
+            tell_to_join(pack, job, number, folder.root)
         except OSError as error:
             self._launcher.take_back(
                 [attempt], f"waits: the pack could not be told ({error})", now, None
@@ -217,18 +216,24 @@ def _lane(attempt: MadeAttempt) -> LaneRef:
     )
 
 
-def tell_to_join(pack: PackRecord, lane: AttemptRecord) -> None:
-    """Tell a pack of a lane that an earlier daemon recorded before it died.
+def tell_to_join(pack: PackRecord, job: JobRecord, attempt: int, folder: Path) -> None:
+    """Tell a pack of a lane that was recorded as its own.
+
+    Args:
+        pack: that runs.
+        job: that becomes a lane.
+        attempt: its number.
+        folder: the lane's run folder.
 
     Raises:
         OSError: the disk refused.
     """
-    _tell(pack, lane.job_id, lane.number, Path(lane.folder))
-
-
-def _tell(pack: PackRecord, job_id: int, number: int, folder: Path) -> None:
     command = ControlCommand(
-        command_id=f"join-{job_id}-{number}", kind="join", lane=str(job_id), folder=str(folder)
+        command_id=f"join-{job.id}-{attempt}",
+        kind="join",
+        lane=str(job.id),
+        folder=str(folder),
+        priority=job.priority,
     )
     send(PackFolder(Path(pack.folder)), command)
 

@@ -111,6 +111,8 @@ class LaneLeft(Event, frozen=True, kw_only=True, tag="lane_left"):
     reason: str
     held_up_seconds: float = 0.0
     """For how long no lane made a step because of this one: it joined, was measured, wrote."""
+    error: ErrorReport | None = None
+    """Why it failed, where its own events file could not take that."""
 
 
 class StepTimed(Event, frozen=True, kw_only=True, tag="step_timed"):

@@ -1,9 +1,9 @@
 """Lanes on their way into a pack: they wait for a seat; their data is read beside the steps."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod
@@ -20,6 +20,14 @@ __all__ = ["Boarding"]
 _WAIT_SECONDS: Final = 0.1
 
 
+class OnRefused(Protocol):
+    """Takes a lane that cannot join."""
+
+    def __call__(self, lane: str, error: SlidepackError, *, recorded: bool) -> None:
+        """Take its name, what is wrong, and whether its own events tell of that."""
+        ...
+
+
 class Boarding:
     """The lanes that are not in the pass yet."""
 
@@ -30,7 +38,7 @@ class Boarding:
         shape: ModelShape,
         tokenizer: ChatTokenizer,
         stop: StopFlag,
-        on_refused: Callable[[str, SlidepackError], None],
+        on_refused: OnRefused,
     ) -> None:
         """Begin with the pack's first lanes waiting.
 
@@ -40,7 +48,7 @@ class Boarding:
             shape: of its base.
             tokenizer: of its base.
             stop: asked while data is read.
-            on_refused: told of a lane that cannot join, and why.
+            on_refused: told of a lane that cannot join.
         """
         self._spec = spec
         self._plan = plan
@@ -143,11 +151,12 @@ class Boarding:
 
     def _seat(self, ref: LaneRef) -> Seat | None:
         try:
-            seat = Seat(ref, self._stop, self._tokenizer)
+            seat = Seat(ref, self._stop)
         except (SlidepackError, OSError) as error:
-            self._on_refused(ref.lane, coded(error))
+            self._on_refused(ref.lane, coded(error), recorded=False)
             return None
         try:
+            seat.read_input(self._tokenizer)
             seat.check(self._spec.base, self._plan, self._shape)
         except SlidepackError as error:
             self._refuse(seat, error)
@@ -155,8 +164,7 @@ class Boarding:
         return seat
 
     def _refuse(self, seat: Seat, error: SlidepackError) -> None:
-        seat.fail(error)
-        self._on_refused(seat.ref.lane, error)
+        self._on_refused(seat.ref.lane, error, recorded=seat.fail(error))
 
     def _dismiss(self, seat: Seat, future: Future[None], reason: str) -> None:
         self._leaving.add(seat.ref.lane)

@@ -4,9 +4,12 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from slidepack.engine.contract.events import AnyEvent, encode_event
+
+_CLOSED: Final = -1
+"""No descriptor: a number that was given back may be another file's by now."""
 
 
 class EventLog:
@@ -22,8 +25,11 @@ class EventLog:
 
     def __exit__(self, *_exc: object) -> None:
         """Make the events durable and close the file."""
-        os.fsync(self._descriptor)
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def append(self, event: AnyEvent) -> None:
         """Append one event.

@@ -70,7 +70,7 @@ class PackRun:
             self._base.decoder.shape,
             load_tokenizer(Path(self._spec.base.path)),
             stop,
-            lambda lane, error: self._report_left(lane, 0, error.report.code),
+            self._report_refused,
         )
         self._seats: dict[str, Seat] = {}
         self._sweep = Sweep()
@@ -185,8 +185,8 @@ class PackRun:
             self._pack.join(lane, seat.method, seat.seed)
         except torch.OutOfMemoryError as error:
             if not self._seats:
-                seat.fail(coded(error))
-                self._report_left(lane, 0, "GPU-OUT-OF-MEMORY")
+                found = coded(error)
+                self._report_refused(lane, found, recorded=seat.fail(found))
                 return
             self._crowded = True
             seat.close()
@@ -336,15 +336,15 @@ class PackRun:
             self._unseat(seat, reason)
 
     def _leave_failed(self, seat: Seat, error: SlidepackError) -> None:
-        seat.fail(error)
-        self._unseat(seat, error.report.code)
+        recorded = seat.fail(error)
+        self._unseat(seat, error.report.code, None if recorded else error)
 
-    def _unseat(self, seat: Seat, reason: str) -> None:
+    def _unseat(self, seat: Seat, reason: str, untold: SlidepackError | None = None) -> None:
         lane = seat.ref.lane
         del self._seats[lane]
         self._pack.leave(lane)
         self._crowded = False
-        self._report_left(lane, seat.steps_done, reason)
+        self._report_left(lane, seat.steps_done, reason, untold)
 
     def _report_steps(self, tokens: int, lanes: int, seconds: float, steps: int) -> None:
         self._events.append(
@@ -353,7 +353,12 @@ class PackRun:
             )
         )
 
-    def _report_left(self, lane: str, step: int, reason: str) -> None:
+    def _report_refused(self, lane: str, error: SlidepackError, *, recorded: bool) -> None:
+        self._report_left(lane, 0, error.report.code, None if recorded else error)
+
+    def _report_left(
+        self, lane: str, step: int, reason: str, untold: SlidepackError | None = None
+    ) -> None:
         self._events.append(
             LaneLeft(
                 at=self._events.now(),
@@ -361,5 +366,6 @@ class PackRun:
                 step=step,
                 reason=reason,
                 held_up_seconds=self._held_up.take(lane),
+                error=None if untold is None else untold.report,
             )
         )

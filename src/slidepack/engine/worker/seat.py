@@ -33,12 +33,11 @@ logger = logging.getLogger("slidepack.worker")
 class Seat:
     """One lane of a pack."""
 
-    def __init__(self, ref: LaneRef, stop: StopFlag, tokenizer: ChatTokenizer) -> None:
-        """Take the lane's run folder and read its input files.
+    def __init__(self, ref: LaneRef, stop: StopFlag) -> None:
+        """Take the lane's run folder.
 
         Raises:
-            SlidepackError: RUN-FOLDER-BUSY or RUN-FOLDER-BROKEN; where the folder could be taken,
-                the lane's own events say so too.
+            SlidepackError: RUN-FOLDER-BUSY.
             OSError: the disk refused.
         """
         self.ref = ref
@@ -51,14 +50,23 @@ class Seat:
         except OSError:
             self._open.close()
             raise
+        self._opened: Attempt | None = None
         self._data: EncodedData | None = None
         self._trainee: LoraTrainee | None = None
         self._trainer: Trainer | None = None
-        try:
-            self._attempt = Attempt(self.folder, self.events, stop, tokenizer)
-        except SlidepackError as error:
-            self.fail(error)
-            raise
+
+    def read_input(self, tokenizer: ChatTokenizer) -> None:
+        """Read the lane's input files.
+
+        Raises:
+            SlidepackError: RUN-FOLDER-BROKEN.
+        """
+        self._opened = Attempt(self.folder, self.events, self._stop, tokenizer)
+
+    @property
+    def _attempt(self) -> Attempt:
+        assert self._opened is not None
+        return self._opened
 
     @property
     def method(self) -> LoraMethod:
@@ -189,15 +197,16 @@ class Seat:
         self.events.append(Yielded(at=self.events.now(), reason=reason, seconds=seconds))
         self.close()
 
-    def fail(self, error: SlidepackError) -> None:
-        """End the attempt with an error."""
+    def fail(self, error: SlidepackError) -> bool:
+        """End the attempt with an error; return whether the lane's own events tell of it."""
         logger.error("lane %s: %s", self.ref.lane, error)
         try:
-            self.events.append(Failed(at=self.events.now(), error=error.report))
+            with self._open:
+                self.events.append(Failed(at=self.events.now(), error=error.report))
         except OSError as disk:
-            # The pack's own events still tell the daemon what happened.
             logger.error("lane %s: its failure could not be recorded: %s", self.ref.lane, disk)
-        self.close()
+            return False
+        return True
 
     def close(self) -> None:
         """Give the run folder back."""
