@@ -15,7 +15,7 @@ from slidepack.engine.contract.errors import (
     code_of_exit,
 )
 
-FAMILIES = ("DATA-", "MODEL-", "GPU-", "RAM-", "DISK-", "RUN-", "DAEMON-")
+FAMILIES = ("DATA-", "MODEL-", "GPU-", "RAM-", "DISK-", "RUN-", "DAEMON-", "CHAT-")
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

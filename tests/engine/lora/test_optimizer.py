@@ -9,6 +9,8 @@ from transformers.optimization import get_linear_schedule_with_warmup
 from slidepack.engine.contract.job import LoraMethod, OptimSpec
 from slidepack.engine.lora.arena import LoraArena
 from slidepack.engine.lora.optimizer import (
+    adamw_numbers,
+    adamw_scalars_of,
     learning_rate,
     optimizer_step,
     squared_norms,
@@ -110,3 +112,17 @@ def test_squared_norms_are_of_each_row_alone() -> None:
     torch.testing.assert_close(
         norms[whole], rows[whole].double().square().sum(dim=1), rtol=1e-6, atol=0
     )
+
+
+def test_moments_that_were_carried_over_are_corrected_by_their_own_age() -> None:
+    """As those of a run that has made all these steps itself; the schedule stays the new job's."""
+    spec = OptimSpec(lr=1e-3, schedule="constant", warmup_fraction=0.0)
+    carried = adamw_numbers(spec, 3, 10, 1.0, carried_steps=5)
+    assert carried == adamw_numbers(spec, 8, 20, 1.0)
+    assert carried != adamw_numbers(spec, 3, 10, 1.0)
+    assert torch.equal(
+        adamw_scalars_of(spec, 3, 10, 1.0, 5), adamw_scalars_of(spec, 8, 20, 1.0)
+    )
+    falling = OptimSpec(lr=1e-3, schedule="linear", warmup_fraction=0.0)
+    first = adamw_numbers(falling, 0, 10, 1.0, carried_steps=5)[1]
+    assert first == pytest.approx(1e-3 / (1.0 - falling.beta1**6))

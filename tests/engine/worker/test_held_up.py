@@ -11,6 +11,10 @@ def test_lanes_share_what_is_done_for_all_of_them(monkeypatch: pytest.MonkeyPatc
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     held_up = HeldUp()
+    with held_up.by("a"):
+        clock[0] += 9.0
+    held_up.begin()
+    assert held_up.take("a") == 0.0, "nobody waited before the first had joined"
     with held_up.by("a", "b"):
         clock[0] += 3.0
     with held_up.by("b"):

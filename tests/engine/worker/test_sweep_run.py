@@ -17,6 +17,7 @@ from support.pack_runs import (
     steps_done,
     three_jobs,
 )
+from support.runs import make_run, run_worker
 
 from slidepack.engine.contract.events import Evaluated, Finished, Warned
 from slidepack.engine.contract.job import EvalSpec, JobSpec, LoraMethod, OptimSpec
@@ -157,3 +158,31 @@ def test_a_sweep_that_cannot_be_read_fails_its_own_lane_only(
     assert run_here(pack) == 0
     assert failure(lanes[0]).error.code == "RUN-FOLDER-BROKEN"
     assert _finished_at(lanes[1]) == 12
+
+
+def test_runs_of_their_own_are_judged_like_lanes(jobs: list[JobSpec], tmp_path: Path) -> None:
+    rungs = tmp_path / "rungs.json"
+    runs = _judged([make_run(tmp_path / job.name, job) for job in jobs[:2]], rungs)
+    for run in runs:
+        identity = msgspec.structs.replace(run.read_identity(), job_id=run.root.name)
+        write_structs({run.identity: identity})
+        assert run_worker(run) == 0, run.log.read_text()
+    assert [_finished_at(run) for run in runs] == [12, 4]
+    assert "number 2 of 2, and one of 2 goes on" in _stopped(runs[1])[0]
+    # A pack that comes later judges by what they measured.
+    (lane,) = _judged(list(make_lanes(tmp_path / "lanes", jobs[3:]).values()), rungs)
+    assert run_here(make_pack(tmp_path / "pack", [lane], pack_plan(jobs))) == 0
+    assert "of 3, and one of 2 goes on" in _stopped(lane)[0]
+    # It died after it was judged, and goes on from a checkpoint before its last step.
+    (again,) = _judged([_resumed_run(tmp_path / "again", runs[1], last_step=4)], rungs)
+    assert run_worker(again) == 0, again.log.read_text()
+    assert _finished_at(again) == 4
+    assert adapter_of(again) == adapter_of(runs[1])
+
+
+def _resumed_run(root: Path, run: RunFolder, *, last_step: int) -> RunFolder:
+    kept = tuple(str(p) for p in run.list_checkpoints() if p.name <= f"step-{last_step:08d}")
+    again = make_run(root, run.read_spec(), attempt=2, resume_from=kept)
+    identity = msgspec.structs.replace(again.read_identity(), job_id=run.root.name)
+    write_structs({again.identity: identity})
+    return again

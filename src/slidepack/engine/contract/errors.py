@@ -1,8 +1,8 @@
 """Coded errors: the one shape in which every failure reaches a user.
 
 A code is stable and belongs to a family (`DATA-`, `MODEL-`, `GPU-`, `RAM-`, `DISK-`, `RUN-`,
-`DAEMON-`). Its entry in `CATALOGUE` fixes the process exit code and the HTTP status, so the
-command line, the API and the page show the same text for the same failure.
+`DAEMON-`, `CHAT-`). Its entry in `CATALOGUE` fixes the process exit code and the HTTP status, so
+the command line, the API and the page show the same text for the same failure.
 """
 
 from typing import Final
@@ -71,6 +71,7 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "RUN-NOTHING-LEARNED": ErrorClass(63, 409),
     "RUN-CHECKPOINT-OTHER-JOB": ErrorClass(64, 409),
     "RUN-EXPORT-DIFFERS": ErrorClass(65, 409),
+    "RUN-ORIGIN-BROKEN": ErrorClass(66, 409),
     "RUN-INTERRUPTED": ErrorClass(130, 409),
     "DAEMON-RUNNING": ErrorClass(70, 409),
     "DAEMON-PORT-IN-USE": ErrorClass(71, 409),
@@ -87,6 +88,14 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DAEMON-SERVICE-FAILED": ErrorClass(83, 500),
     "DAEMON-NOTIFIER-INVALID": ErrorClass(84, 422),
     "DAEMON-NOTIFIER-NOT-FOUND": ErrorClass(85, 404),
+    "CHAT-REQUEST-INVALID": ErrorClass(100, 422),
+    "CHAT-COMMAND-INVALID": ErrorClass(101, 422),
+    "CHAT-VOICE-UNKNOWN": ErrorClass(102, 404),
+    "CHAT-NAME-TAKEN": ErrorClass(103, 409),
+    "CHAT-PROMPT-INVALID": ErrorClass(104, 422),
+    "CHAT-CONTEXT-FULL": ErrorClass(105, 422),
+    "CHAT-NO-ROOM": ErrorClass(106, 409),
+    "CHAT-NOT-A-NUMBER": ErrorClass(107, 409),
 }
 
 

@@ -28,6 +28,8 @@ Precision = Literal["auto", "fp32", "bf16", "nf4"]
 Schedule = Literal["cosine", "linear", "constant"]
 MomentState = Literal["auto", "fp32", "bf16", "int8"]
 OptimizerEngine = Literal["auto", "cpu", "gpu"]
+OriginKind = Literal["checkpoint", "adapter", "model"]
+Taken = Literal["weights", "state"]
 TooLong = Literal["drop", "cut", "split"]
 """`drop` leaves a row that is too long out, and counts it. `cut` keeps its start where that still
 teaches something. `split` makes several rows of it: a conversation is divided before questions,
@@ -182,6 +184,50 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
         )
 
 
+class TrainedRows(Frozen, frozen=True, kw_only=True):
+    """Rows that an earlier job trained on: a dataset, and what was held out of it."""
+
+    dataset: DatasetRef
+    split_seed: int
+    selection_fraction: float
+    test_fraction: float
+
+
+class ContinueRef(Frozen, frozen=True, kw_only=True):
+    """What a job goes on from: something that another job left, pinned by content.
+
+    The job that goes on is a new one: its steps count from 0, and its learning rate follows a
+    schedule of its own over its own length, warm-up included. With `taken` "state", AdamW's moments
+    are those at which the other job stopped, and so is their age, by which their bias is corrected.
+    """
+
+    job: str
+    """Number of the other job in the queue; the name of a run that had no daemon."""
+    path: str
+    """Absolute path of what it left: a checkpoint, a PEFT folder or a Hugging Face folder."""
+    kind: OriginKind
+    digest: str
+    """sha256 of the checkpoint's tensors, the adapter's weights or the model's folder."""
+    step: int
+    """Steps that the other job had behind it."""
+    taken: Taken
+    """The weights alone, or AdamW's moments with them, which only a checkpoint has."""
+    trained_on: tuple[TrainedRows, ...] = ()
+    """Rows of all jobs before this one; its held-out rows are compared with them."""
+    base_loss: float | None = None
+    """Held-out loss of the untouched base on the rows that this job measures, where known."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be gone on from."""
+        _require(self.path.startswith("/"), f"path is {self.path}; use an absolute one")
+        _require(bool(self.digest), "digest is empty")
+        _require(self.step >= 0, f"step is {self.step}; use 0 or more")
+        _require(
+            self.taken == "weights" or self.kind == "checkpoint",
+            f"taken is state, and the {self.kind} holds weights only",
+        )
+
+
 class JobSpec(Frozen, frozen=True, kw_only=True):
     """One training job, complete and immutable."""
 
@@ -207,6 +253,8 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
     version: int = SPEC_VERSION
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints that are spaced by time; there is one at each evaluation too."""
+    continues: ContinueRef | None = None
+    """What it goes on from; None begins with the base."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot run."""
@@ -237,3 +285,9 @@ class JobSpec(Frozen, frozen=True, kw_only=True):
             f"use above 0 and at most {_MOST_MINUTES:g}",
         )
         _require(0 <= self.seed < 1 << 63, f"seed is {self.seed}; use 0 to 2^63 - 1")
+        if self.continues is not None:
+            other = "model" if isinstance(self.method, LoraMethod) else "adapter"
+            _require(
+                self.continues.kind != other,
+                f"continues is of kind {self.continues.kind}, and the method is another",
+            )

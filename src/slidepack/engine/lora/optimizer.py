@@ -77,6 +77,7 @@ def optimizer_step(
     step: int,
     total_steps: int,
     norm: float,
+    carried_steps: int = 0,
 ) -> None:
     """Clip and step.
 
@@ -87,6 +88,7 @@ def optimizer_step(
         step: steps done before this one, from 0.
         total_steps: steps of the whole run, for the schedule.
         norm: of the lane's whole gradient, a finite number.
+        carried_steps: that the moments had seen before the run's first step.
     """
     if state.remainder is None:
         adamw_ref(
@@ -94,7 +96,7 @@ def optimizer_step(
             grads * clip_factor(spec, norm),
             state.exp_avg,
             state.exp_avg_sq,
-            step=step + 1,
+            step=carried_steps + step + 1,
             lr=learning_rate(spec, step, total_steps),
             beta1=spec.beta1,
             beta2=spec.beta2,
@@ -105,7 +107,7 @@ def optimizer_step(
     adamw(
         grads,
         state,
-        upload(adamw_scalars_of(spec, step, total_steps, norm), grads.device),
+        upload(adamw_scalars_of(spec, step, total_steps, norm, carried_steps), grads.device),
         beta1=spec.beta1,
         beta2=spec.beta2,
         eps=spec.eps,
@@ -118,13 +120,17 @@ def clip_factor(spec: OptimSpec, norm: float) -> float:
     return min(1.0, spec.clip_norm / (norm + 1e-6)) if spec.clip_norm > 0.0 else 1.0
 
 
-def adamw_numbers(spec: OptimSpec, step: int, total_steps: int, norm: float) -> list[float]:
+def adamw_numbers(
+    spec: OptimSpec, step: int, total_steps: int, norm: float, carried_steps: int = 0
+) -> list[float]:
     """Return the numbers of a lane's step: `kernels.adamw_scalars`, then those of the moments."""
     lr = learning_rate(spec, step, total_steps)
+    # The moments' bias goes by their own age: corrected anew, old moments would be blown up.
+    age = carried_steps + step + 1
     return [
         clip_factor(spec, norm),
-        lr / (1.0 - spec.beta1 ** (step + 1)),
-        math.sqrt(1.0 - spec.beta2 ** (step + 1)),
+        lr / (1.0 - spec.beta1**age),
+        math.sqrt(1.0 - spec.beta2**age),
         1.0 - lr * spec.weight_decay,
         1.0 - spec.beta1,
         spec.beta2,
@@ -133,6 +139,9 @@ def adamw_numbers(spec: OptimSpec, step: int, total_steps: int, norm: float) -> 
     ]
 
 
-def adamw_scalars_of(spec: OptimSpec, step: int, total_steps: int, norm: float) -> Tensor:
+def adamw_scalars_of(
+    spec: OptimSpec, step: int, total_steps: int, norm: float, carried_steps: int = 0
+) -> Tensor:
     """Return `kernels.adamw_scalars` of a lane's step, on the CPU."""
-    return torch.tensor(adamw_numbers(spec, step, total_steps, norm)[:4], dtype=torch.float32)
+    numbers = adamw_numbers(spec, step, total_steps, norm, carried_steps)
+    return torch.tensor(numbers[:4], dtype=torch.float32)

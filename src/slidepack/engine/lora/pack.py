@@ -36,6 +36,8 @@ class LaneStep:
     total_steps: int
     seed: int
     """Of the lane, for its dropout."""
+    carried_steps: int = 0
+    """That AdamW's moments had seen before the lane's first step, in a job that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Pack:
                     step=lane.step,
                     total_steps=lane.total_steps,
                     norm=norm,
+                    carried_steps=lane.carried_steps,
                 )
                 for (name, lane), norm in zip(work.items(), norms, strict=True)
                 if math.isfinite(norm)

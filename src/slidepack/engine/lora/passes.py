@@ -41,6 +41,8 @@ class LaneUpdate:
     total_steps: int
     norm: float
     """Of the gradient, a finite number."""
+    carried_steps: int = 0
+    """That the moments had seen before the lane's first step."""
 
 
 class Passes(Protocol[Ready]):
@@ -203,6 +205,7 @@ class ResidentPasses:
                 one.step,
                 one.total_steps,
                 one.norm,
+                one.carried_steps,
             )
 
     def _update_at_once(self, updates: Sequence[LaneUpdate]) -> None:
@@ -212,7 +215,10 @@ class ResidentPasses:
         for number, one in enumerate(updates):
             start = one.arena.start // ADAMW_BLOCK
             lanes[start : start + one.arena.size // ADAMW_BLOCK] = number
-        numbers = [adamw_numbers(one.optim, one.step, one.total_steps, one.norm) for one in updates]
+        numbers = [
+            adamw_numbers(one.optim, one.step, one.total_steps, one.norm, one.carried_steps)
+            for one in updates
+        ]
         if numbers:
             lane_adamw(
                 self.pool.grads,

@@ -83,12 +83,14 @@ class LaneEngine:
         state, grads = pool.state(start, stop - start), pool.grads[start:stop]
         spec = lane.optim
         if state.remainder is None:
-            optimizer_step(state, grads, spec, lane.step, lane.total_steps, lane.norm)
+            optimizer_step(
+                state, grads, spec, lane.step, lane.total_steps, lane.norm, lane.carried_steps
+            )
             return
         self._adamw.step(
             grads,
             state,
-            adamw_scalars_of(spec, lane.step, lane.total_steps, lane.norm),
+            adamw_scalars_of(spec, lane.step, lane.total_steps, lane.norm, lane.carried_steps),
             beta1=spec.beta1,
             beta2=spec.beta2,
             eps=spec.eps,

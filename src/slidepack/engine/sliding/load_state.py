@@ -10,7 +10,7 @@ from slidepack.engine.model.loading import Shards
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.state import TrainState
 
-__all__ = ["fill_state", "state_tensors"]
+__all__ = ["fill_state", "state_tensors", "tensor_places"]
 
 
 def fill_state(
@@ -41,6 +41,20 @@ def state_tensors(shape: ModelShape, state: TrainState) -> Iterator[tuple[str, T
             count = math.prod(size)
             yield name, state.weights(unit)[start : start + count].view(size)
             start += count
+
+
+def tensor_places(shape: ModelShape) -> dict[str, tuple[int, int, int]]:
+    """Return, by Hugging Face name, a tensor's unit, its first element there and how many it has.
+
+    In the order of the units.
+    """
+    places: dict[str, tuple[int, int, int]] = {}
+    for unit, tensors in enumerate(_layout(shape)):
+        start = 0
+        for name, size in tensors.items():
+            places[name] = unit, start, math.prod(size)
+            start += math.prod(size)
+    return places
 
 
 def _layout(shape: ModelShape) -> Iterator[dict[str, tuple[int, ...]]]:

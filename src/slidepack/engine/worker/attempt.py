@@ -21,6 +21,7 @@ from slidepack.engine.contract.events import (
 from slidepack.engine.contract.job import JobSpec, LoraMethod
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder, fsync_folder, write_atomic
+from slidepack.engine.data.seen_before import trained_before
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.data.twins import overlap
 from slidepack.engine.export.stand_in import write_stand_in
@@ -95,6 +96,7 @@ class Attempt:
         if data.rejects:
             self.warn("DATA-ROWS-LEFT-OUT", write_rejects(data.rejects, self.folder.rejects))
         self._compare_held_out()
+        self._compare_with_earlier(data)
         return data
 
     def _compare_held_out(self) -> None:
@@ -109,6 +111,29 @@ class Attempt:
                 "DATA-OVERLAP",
                 f"{shared.rows} held-out rows ask what training rows ask (line {lines}): their "
                 "loss says little about new questions.",
+            )
+
+    def _compare_with_earlier(self, data: EncodedData) -> None:
+        """Tell of held-out rows that a job before this one, which it continues, trained on."""
+        continues = self.spec.continues
+        if continues is None or not data.selection:
+            return
+        try:
+            seen = trained_before(self.spec, continues.trained_on)
+        except OSError as error:
+            # The loss stands; what it says of new questions cannot be told.
+            self.warn(
+                "DATA-NOT-FOUND",
+                "Whether earlier jobs trained on the held-out rows is not known: "
+                f"{error.filename} cannot be read ({error.strerror}).",
+            )
+            return
+        if seen.rows:
+            lines = ", ".join(map(str, seen.first_lines))
+            self.warn(
+                "DATA-OVERLAP",
+                f"{seen.rows} held-out rows ask what an earlier job was trained on (line {lines}): "
+                "their loss says little about new questions.",
             )
 
     def trainer(self, trainee: Trainee, data: EncodedData, precision: str) -> Trainer:
@@ -136,8 +161,12 @@ class Attempt:
                 resumed_from=origin.path,
             )
         )
-        # An adapter leaves its base to ask; a full fine-tuning has overwritten it by now.
-        if state is None or (origin.adopted and isinstance(self.spec.method, LoraMethod)):
+        if state is None:
+            # What it begins with answers first: the base, or what the other job made of it.
+            tuned = self.spec.continues is not None
+            self._sample_if_it_fits(trainee, data, tuned=tuned, step=0)
+        elif origin.adopted and isinstance(self.spec.method, LoraMethod):
+            # An adapter leaves its base to ask; a full fine-tuning has overwritten it by now.
             self._sample_if_it_fits(trainee, data, tuned=False, step=0)
         return Trainer(
             spec=self.spec,
@@ -183,6 +212,7 @@ class Attempt:
             "tokens": trainer.tokens,
             "seconds": trainer.clock.seconds,
             "tokens_per_second": speed,
+            "eval_loss_base": self._base_loss(trainer),
             "eval_loss_before": trainer.eval_loss_before,
             "eval_loss_after": loss_after,
             "peak_host_bytes": peak_host,
@@ -204,6 +234,11 @@ class Attempt:
                 peak_device_bytes=peak_device,
             )
         )
+
+    def _base_loss(self, trainer: Trainer) -> float | None:
+        """Return the held-out loss of the untouched base, where it is known."""
+        continues = self.spec.continues
+        return trainer.eval_loss_before if continues is None else continues.base_loss
 
     def _sample_if_it_fits(
         self, trainee: Trainee, data: EncodedData, *, tuned: bool, step: int

@@ -17,6 +17,7 @@ from slidepack.engine.model.loading import load_decoder
 from slidepack.engine.shape import read_shape
 from slidepack.engine.sliding.build_lanes import LaneSlide, SlidingLanes, build_sliding_lanes
 from slidepack.engine.sliding.slab import Slab
+from slidepack.engine.worker.base_memory import BaseMemory
 
 __all__ = ["Base", "open_base"]
 
@@ -31,6 +32,7 @@ class Base:
     """For answers."""
     attention: LayerAttention
     pack: Pack
+    memory: BaseMemory
     _sliding: SlidingLanes | None
     _slab: Slab | None
 
@@ -87,7 +89,14 @@ def open_base(
         exact_tokens=_padded(plan.micro_batch_tokens) if exact else 0,
         passes=None if sliding is None else sliding.passes,
     )
-    return Base(decoder if sliding is None else sliding.decoder, attention, pack, sliding, slab)
+    return Base(
+        decoder if sliding is None else sliding.decoder,
+        attention,
+        pack,
+        BaseMemory(),
+        sliding,
+        slab,
+    )
 
 
 def _taking(slab: Slab, dtype: torch.dtype) -> Callable[[int], Tensor]:

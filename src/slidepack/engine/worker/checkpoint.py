@@ -47,6 +47,8 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     """Of its last ones."""
     tensors_hash: str = ""
     """Digest of the tensor files; filled in by `save_checkpoint`."""
+    carried_steps: int = 0
+    """Steps that AdamW's moments had seen before the first of these, in jobs that it continues."""
 
     @property
     def newest_good_step(self) -> int:

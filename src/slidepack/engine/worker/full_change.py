@@ -1,21 +1,22 @@
-"""What full fine-tuning changed of a model: its base is read again, a piece at a time."""
+"""What full fine-tuning changed of a model: what it began with is read again, piece by piece."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from slidepack.engine.model.loading import Shards
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.load_state import state_tensors
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.worker.learning import Change
 from slidepack.kernels import split_master
 
-__all__ = ["compare_with_base"]
+__all__ = ["Source", "compare_with_start"]
+
+Source = Callable[[str, tuple[int, ...]], Tensor]
+"""Returns a tensor of what training began with, by its name in the model and its size."""
 
 _PIECE: Final = 1 << 20
 """Elements that are compared at once: the largest tensor may be a gigabyte, and the first of its
@@ -33,29 +34,28 @@ class _Trained:
     remainder: Tensor | None
 
 
-def compare_with_base(
-    folder: Path, shape: ModelShape, state: TrainState, check_stop: Callable[[], None]
+def compare_with_start(
+    read: Source, shape: ModelShape, state: TrainState, check_stop: Callable[[], None]
 ) -> Change:
-    """Compare trained weights with those of the base.
+    """Compare trained weights with those that training began with.
 
     A step may be too small for the precision of the result, and still count in the master: norms
-    often are. Such a tensor has moved, but where nothing else did, the result is the base.
+    often are. Such a tensor has moved, but where nothing else did, the result is what it began as.
 
     Args:
-        folder: of the base.
+        read: of the base, or of what another job left.
         shape: sizes.
         state: trained, with no update under way.
         check_stop: may raise between two tensors.
 
     Raises:
-        SlidepackError: MODEL-PICKLE or MODEL-BROKEN: the base is not what it was.
+        SlidepackError: MODEL-BROKEN: the base is not what it was.
     """
-    shards = Shards(folder)
     still: list[str] = []
     modules, shows = 0, False
     for trained in _tensors(shape, state):
         check_stop()
-        differs, master_differs = _compare(shards.read(trained.name, trained.size), trained)
+        differs, master_differs = _compare(read(trained.name, trained.size), trained)
         modules += 1
         shows |= differs
         if not master_differs:
@@ -75,10 +75,10 @@ def _tensors(shape: ModelShape, state: TrainState) -> Iterator[_Trained]:
             unit, start = unit + 1, 0
 
 
-def _compare(base: Tensor, trained: _Trained) -> tuple[bool, bool]:
-    """Return whether the result differs from the base, and whether the master does."""
+def _compare(began: Tensor, trained: _Trained) -> tuple[bool, bool]:
+    """Return whether the result differs from the beginning, and whether the master does."""
     differs = False
-    flat = base.reshape(-1)
+    flat = began.reshape(-1)
     for start in range(0, flat.numel(), _PIECE):
         plane = flat[start : start + _PIECE].float()
         part = slice(start, start + plane.numel())

@@ -1,34 +1,41 @@
 """Full fine-tuning as a run trains it: every weight, through the sliding walk."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import platformdirs
 import torch
-from torch import Tensor
 
-from slidepack.engine.contract.job import OptimSpec
+from slidepack.engine.contract.job import ContinueRef, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.folder import write_model_folder
+from slidepack.engine.importer.fingerprint import content_hash
 from slidepack.engine.lora.optimizer import learning_rate
 from slidepack.engine.model.batch import PackedBatch, micro_batches, pack_rows
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.layers import Decoder
+from slidepack.engine.model.loading import Shards
 from slidepack.engine.model.loss import LossSum
+from slidepack.engine.origins import origin_broken
 from slidepack.engine.shape import ModelShape, read_shape
 from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
 from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
-from slidepack.engine.worker.full_change import compare_with_base
+from slidepack.engine.worker.full_change import Source, compare_with_start
 from slidepack.engine.worker.learning import Change
-from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
-from slidepack.kernels import AdamWState, adamw_scalars
+from slidepack.engine.worker.unit_files import (
+    UnitWeights,
+    named_tensors,
+    read_units,
+    take_units,
+    write_units,
+)
+from slidepack.kernels import adamw_scalars
 
 __all__ = ["FullTrainee", "load_full"]
 
@@ -65,11 +72,13 @@ class FullTrainee:
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
         self.checkpoint_bytes = sum(
-            tensor.nbytes for one in state.states for tensor in _named(one).values()
+            tensor.nbytes for one in state.states for tensor in named_tensors(one).values()
         )
         self.result_bytes = sum(one.master.nbytes for one in state.states)
         # Without clipping nothing waits for the norm.
         self.applies_bad_steps = optim.clip_norm <= 0.0
+        self.carried_steps = 0
+        self._origin: ContinueRef | None = None
         self._base = base
         self._state = state
         self._optim = optim
@@ -173,7 +182,7 @@ class FullTrainee:
     def _settings(self, step: int, total_steps: int) -> StepSettings:
         optim = self._optim
         scalars = adamw_scalars(
-            torch.tensor(step + 1),
+            torch.tensor(self.carried_steps + step + 1),
             torch.tensor(1.0),
             lr=learning_rate(optim, step, total_steps),
             beta1=optim.beta1,
@@ -225,24 +234,34 @@ class FullTrainee:
     def save(self, folder: Path) -> str:
         """Write each unit's state as it is in memory."""
         self._trainer.updates.drain()
-        digest = hashlib.sha256()
-        for index, state in enumerate(self._state.states):
-            digest.update(write_tensors(folder / _unit_file(index), _named(state)).encode())
-        return digest.hexdigest()
+        return write_units(self._state, folder)
 
     def load(self, folder: Path, digest: str) -> None:
-        """Read each unit's state in place; where that fails, the base is read again."""
+        """Read each unit's state in place; where that fails, the beginning is read again."""
         assert self._built is None, "a checkpoint is read before the first pass"
-        found = hashlib.sha256()
         try:
-            for index, state in enumerate(self._state.states):
-                found.update(read_tensors(folder / _unit_file(index), _named(state)).encode())
-            if found.hexdigest() != digest:
-                raise ValueError("its tensor files are damaged (their digest differs)")
+            read_units(self._state, folder, digest)
         except (OSError, ValueError):
             self._state.clear_moments()
-            fill_state(self._base, self.shape, self._state)
+            if self._origin is None:
+                fill_state(self._base, self.shape, self._state)
+            else:
+                self.begin_from(self._origin)
             raise
+
+    def begin_from(self, origin: ContinueRef) -> None:
+        """Take the weights that another job left, and its moments where they are to be taken."""
+        assert self._built is None, "what a run begins with is read before the first pass"
+        folder = Path(origin.path)
+        if origin.kind == "checkpoint":
+            take_units(self._state, folder, origin.digest, moments=origin.taken == "state")
+        else:
+            if content_hash(folder) != origin.digest:
+                raise ValueError("it is damaged or was changed (its digest differs)")
+            if read_shape(folder) != self.shape:
+                raise ValueError("it is a model of other sizes")
+            fill_state(folder, self.shape, self._state)
+        self._origin = origin
 
     def is_finite(self) -> bool:
         """Return whether every weight is a number."""
@@ -252,7 +271,21 @@ class FullTrainee:
     def change(self) -> Change:
         """Return what differs from the base, tensor by tensor."""
         self._trainer.updates.drain()
-        return compare_with_base(self._base, self.shape, self._state, self._check_stop)
+        try:
+            return compare_with_start(self._start(), self.shape, self._state, self._check_stop)
+        except (OSError, ValueError) as error:
+            if self._origin is None:
+                raise
+            raise origin_broken(self._origin, error) from error
+
+    def _start(self) -> Source:
+        """Return what reads the weights that training began with."""
+        origin = self._origin
+        if origin is None:
+            return Shards(self._base).read
+        if origin.kind == "model":
+            return Shards(Path(origin.path)).read
+        return UnitWeights(Path(origin.path), self.shape, self._state.units).read
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write a Hugging Face folder in the dtype that was trained."""
@@ -301,19 +334,3 @@ def load_full(
         functools.partial(tighter, shape),
         warn,
     )
-
-
-def _unit_file(index: int) -> str:
-    return f"unit-{index:05d}.safetensors"
-
-
-def _named(state: AdamWState) -> dict[str, Tensor]:
-    named = {
-        "master": state.master,
-        "remainder": state.remainder,
-        "exp_avg": state.exp_avg,
-        "exp_avg_sq": state.exp_avg_sq,
-        "exp_avg_scale": state.exp_avg_scale,
-        "exp_avg_sq_scale": state.exp_avg_sq_scale,
-    }
-    return {name: tensor for name, tensor in named.items() if tensor is not None}

@@ -9,18 +9,28 @@ __all__ = ["HeldUp"]
 
 
 class HeldUp:
-    """Adds up, by lane, the time in which all others wait for it."""
+    """Adds up, by lane, the time in which all others wait for it.
+
+    Until the first lane has joined nobody waits: what that one measures of the base, and what its
+    passes compile, is part of the pack's start, and those that join later find it done.
+    """
 
     def __init__(self) -> None:
         """Begin with nothing."""
+        self._begun = False
         self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def begin(self) -> None:
+        """Charge lanes from now on."""
+        self._begun = True
 
     @contextlib.contextmanager
     def by(self, *lanes: str) -> Iterator[None]:
         """Charge these lanes with the time of the block, each with its part."""
         begun = time.monotonic()
+        charged = self._begun
         yield
-        for lane in lanes:
+        for lane in lanes if charged else ():
             self._seconds[lane] += (time.monotonic() - begun) / len(lanes)
 
     def take(self, lane: str) -> float:

@@ -197,11 +197,14 @@ class PackRun:
         with self._held_up.by(lane):
             self._try(seat, lambda seat: seat.begin(trainee, self._plan))
         if lane in self._seats:
+            self._try(seat, self._sweep.resume)
+        if lane in self._seats:
+            self._evaluate()
+        if lane in self._seats:
             self._events.append(
                 LaneJoined(at=self._events.now(), lane=lane, step=seat.trainer.step)
             )
-            self._try(seat, self._sweep.resume)
-            self._evaluate()
+            self._held_up.begin()
             # It may have been stopped between its last step and its result.
             self._finish_done()
 
@@ -303,15 +306,29 @@ class PackRun:
             for lane, seat in self._seats.items()
         }
         rows = {lane: found for lane, found in due.items() if found is not None}
-        with self._held_up.by(*rows):
-            losses = self._made_to_fit(rows, lambda: self._pack.evaluate(rows))
-        for lane, loss in losses.items():
+        losses = self._remembered(rows)
+        unknown = {lane: found for lane, found in rows.items() if lane not in losses}
+        with self._held_up.by(*unknown):
+            measured = self._made_to_fit(unknown, lambda: self._pack.evaluate(unknown))
+        for lane, loss in measured.items():
+            if self._seats[lane].is_untouched:
+                self._base.memory.keep_loss(rows[lane], loss)
+        for lane, loss in (losses | measured).items():
 
             def record(seat: Seat, loss: LossSum = loss) -> None:
                 seat.trainer.record_evaluation(loss)
                 self._sweep.judge(seat, loss.mean)
 
             self._try(self._seats[lane], record)
+
+    def _remembered(self, rows: dict[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
+        """Return the losses of lanes that are still what their base is, where that is known."""
+        known = {
+            lane: self._base.memory.loss(found)
+            for lane, found in rows.items()
+            if self._seats[lane].is_untouched
+        }
+        return {lane: loss for lane, loss in known.items() if loss is not None}
 
     def _finish_done(self) -> None:
         """Write the results of the lanes that have done their last step, and free their seats."""

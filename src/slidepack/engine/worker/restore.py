@@ -1,4 +1,8 @@
-"""Where a run goes on from: its own newest checkpoint, or a good one of another job."""
+"""Where a run goes on from: its own newest checkpoint, or what another job left.
+
+A job that continues another begins with what that one left, before its own first step. A job may
+also adopt a checkpoint of its own kind and go on in the middle of it, as a rescue does.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.job import JobSpec
-from slidepack.engine.contract.lineage import differences, fixed_part, spec_hash
+from slidepack.engine.contract.job import ContinueRef, JobSpec
+from slidepack.engine.contract.lineage import differences, fixed_part, misfits, spec_hash
 from slidepack.engine.contract.runfolder import RunIdentity
+from slidepack.engine.origins import origin_broken
 from slidepack.engine.worker.checkpoint import (
     InvalidCheckpointError,
     LaneState,
@@ -43,9 +48,69 @@ def restore(
     """Fill what is trained from the checkpoint to go on from; damaged ones are named and passed.
 
     Raises:
-        SlidepackError: RUN-CHECKPOINT-OTHER-JOB or RUN-NO-CHECKPOINT: another job's checkpoints
-            were to be gone on from, and none can be. To begin anew would not be what was asked.
+        SlidepackError: RUN-CHECKPOINT-OTHER-JOB, RUN-NO-CHECKPOINT or RUN-ORIGIN-BROKEN: it was to
+            go on from what another job left, and cannot. To begin anew would not be what was asked.
     """
+    if spec.continues is not None:
+        # Also before its own checkpoint is read: what was learned is judged by it in the end, and
+        # better to miss it now than then.
+        _begin(trainee, spec, spec.continues)
+    found = _restore_checkpoint(trainee, identity, spec, total_steps, warn)
+    if found.state is not None:
+        trainee.carried_steps = found.state.carried_steps
+    elif spec.continues is not None:
+        return Origin(path=spec.continues.path)
+    return found
+
+
+def _begin(trainee: Trainee, spec: JobSpec, origin: ContinueRef) -> None:
+    """Fill what is trained with what another job left.
+
+    Raises:
+        SlidepackError: RUN-CHECKPOINT-OTHER-JOB or RUN-ORIGIN-BROKEN.
+    """
+    carried = 0
+    try:
+        if origin.kind == "checkpoint":
+            state = read_state(Path(origin.path))
+            _check_origin(origin, state, spec)
+            carried = state.carried_steps + state.step
+        trainee.begin_from(origin)
+    except InvalidCheckpointError as error:
+        raise origin_broken(origin, ValueError(_reason(origin, error))) from error
+    except (OSError, ValueError) as error:
+        raise origin_broken(origin, error) from error
+    trainee.carried_steps = carried if origin.taken == "state" else 0
+
+
+def _reason(origin: ContinueRef, error: InvalidCheckpointError) -> str:
+    """Return what is wrong with a checkpoint, without its path."""
+    return str(error).removeprefix(f"{origin.path}: ")
+
+
+def _check_origin(origin: ContinueRef, state: LaneState, spec: JobSpec) -> None:
+    """Check that a checkpoint is the one that was queued, and fits.
+
+    Raises:
+        ValueError: it is another one.
+        SlidepackError: RUN-CHECKPOINT-OTHER-JOB.
+    """
+    if state.tensors_hash != origin.digest:
+        raise ValueError("it is not the checkpoint that was queued (its digest differs)")
+    if not state.fixed:
+        raise ValueError("it does not say what it was made with")
+    reasons = misfits(state.fixed, fixed_part(spec))
+    if reasons:
+        raise _other_job(Path(origin.path), _shown(reasons), "Leave these as they were.")
+
+
+def _restore_checkpoint(
+    trainee: Trainee,
+    identity: RunIdentity,
+    spec: JobSpec,
+    total_steps: int,
+    warn: Callable[[str, str], None],
+) -> Origin:
     own = spec_hash(spec)
     for path in identity.resume_from:
         try:
@@ -89,10 +154,14 @@ def _adoptable(folder: Path, spec: JobSpec) -> LaneState:
         raise InvalidCheckpointError(f"{folder}: it does not say what it was made with")
     differing = differences(state.fixed, fixed_part(spec))
     if differing:
-        more = len(differing) - _SHOWN
-        rest = f"; and {more} more" if more > 0 else ""
-        raise _other_job(folder, "; ".join(differing[:_SHOWN]) + rest, "Leave these as they were.")
+        raise _other_job(folder, _shown(differing), "Leave these as they were.")
     return state
+
+
+def _shown(reasons: list[str]) -> str:
+    more = len(reasons) - _SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    return "; ".join(reasons[:_SHOWN]) + rest
 
 
 def _check_length(folder: Path, state: LaneState, total_steps: int) -> None:

@@ -16,6 +16,7 @@ from slidepack.engine.worker.attempt import Attempt
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.full_trainee import load_full
 from slidepack.engine.worker.stopping import StopFlag
+from slidepack.engine.worker.sweep import Member
 from slidepack.engine.worker.trainee import Trainee, load_lora
 
 __all__ = ["Run", "open_device"]
@@ -51,7 +52,8 @@ class Run:
         try:
             data = attempt.read_data(trainee.shape)
             trainer = attempt.trainer(trainee, data, self._plan.precision)
-            loss_after = trainer.run()
+            member = Member.of(self._folder, self._folder.read_identity().job_id)
+            loss_after = trainer.run(member)
             attempt.finish(trainer, trainee, data, self._plan, loss_after)
         finally:
             trainee.close()

@@ -101,6 +101,11 @@ class Seat:
         """Whole steps so far; 0 before it has begun."""
         return 0 if self._trainer is None else self._trainer.step
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the lane still computes what its base does: its B begins at zero."""
+        return self.steps_done == 0 and self._attempt.spec.continues is None
+
     def check(self, base: ModelRef, plan: RunPlan, shape: ModelShape) -> None:
         """Check that the lane can share the pack's passes.
 
@@ -157,6 +162,7 @@ class Seat:
         Raises:
             SlidepackError: DATA-NO-USABLE-ROWS.
         """
+        assert self._trainee is not None
         spec, trainer = self._attempt.spec, self.trainer
         return LaneStep(
             rows=trainer.next_rows(ahead),
@@ -164,6 +170,7 @@ class Seat:
             step=trainer.step + ahead,
             total_steps=self.trainer.total_steps,
             seed=spec.seed,
+            carried_steps=self._trainee.carried_steps,
         )
 
     def finish(self, plan: RunPlan) -> None:

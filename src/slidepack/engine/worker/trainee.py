@@ -1,12 +1,13 @@
 """What a run trains: adapters on a frozen base, or every weight."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import torch
+from torch import Tensor
 
-from slidepack.engine.contract.job import LoraMethod, OptimSpec
+from slidepack.engine.contract.job import ContinueRef, LoraMethod, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.peft import write_peft_folder
@@ -15,6 +16,7 @@ from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.layer_attention import LayerAttention
 from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
+from slidepack.engine.worker.adapter_file import load_adapter
 from slidepack.engine.worker.base import Base, open_base
 from slidepack.engine.worker.lane_file import lane_bytes, load_lane, save_lane
 from slidepack.engine.worker.learning import Change
@@ -39,6 +41,8 @@ class Trainee(Protocol):
     """What `write_result` writes, but for small files."""
     applies_bad_steps: bool
     """Whether a step whose gradient is no number changes weights all the same."""
+    carried_steps: int
+    """That AdamW's moments had seen before the run's first step."""
 
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int
@@ -72,6 +76,17 @@ class Trainee(Protocol):
 
         Raises:
             ValueError: a file is missing, damaged, or not this model's.
+        """
+
+    def begin_from(self, origin: ContinueRef) -> None:
+        """Begin with what another job left, in place of the base or a fresh adapter.
+
+        Its moments come with it or are zero, as `origin.taken` says; `change` compares with it.
+
+        Raises:
+            ValueError: a file is missing, damaged, or not this model's.
+            OSError: the disk refused.
+            SlidepackError: RUN-CHECKPOINT-OTHER-JOB, MODEL-PICKLE or MODEL-BROKEN.
         """
 
     def is_finite(self) -> bool:
@@ -119,6 +134,7 @@ class LoraTrainee:
         self.shape, self.device, self.dtype = decoder.shape, decoder.device, decoder.dtype
         self.attention = base.attention
         self.applies_bad_steps = False
+        self.carried_steps = 0
         self.arena = base.pack.lanes[lane]
         self.trainable_params = self.arena.trainable_params
         self.checkpoint_bytes = lane_bytes(self.arena)
@@ -130,13 +146,20 @@ class LoraTrainee:
         self._seed = seed
         self._check_stop = check_stop
         self._owns_base = owns_base
+        # Flat, on the CPU; None where B begins at zero.
+        self._began: Tensor | None = None
 
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int
     ) -> tuple[LossSum, float]:
         """Do one optimizer step."""
         work = LaneStep(
-            rows=rows, optim=self._optim, step=step, total_steps=total_steps, seed=self._seed
+            rows=rows,
+            optim=self._optim,
+            step=step,
+            total_steps=total_steps,
+            seed=self._seed,
+            carried_steps=self.carried_steps,
         )
         outcome = self._pack.step({self._lane: work})[self._lane]
         return outcome.loss, outcome.grad_norm
@@ -154,15 +177,21 @@ class LoraTrainee:
         tuned: bool,
     ) -> list[list[int]]:
         """Continue prompts greedily, with the adapter or without."""
-        return generate_greedy(
-            self._base.decoder,
-            self._pack.adapters((self._lane,)) if tuned else None,
-            self.attention,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            check_stop=self._check_stop,
-        )
+
+        def ask() -> list[list[int]]:
+            return generate_greedy(
+                self._base.decoder,
+                self._pack.adapters((self._lane,)) if tuned else None,
+                self.attention,
+                prompts,
+                max_new_tokens=max_new_tokens,
+                stop_ids=stop_ids,
+                check_stop=self._check_stop,
+            )
+
+        if tuned:
+            return ask()
+        return self._base.memory.answers(prompts, max_new_tokens, stop_ids, ask)
 
     def save(self, folder: Path) -> str:
         """Write parameters and moments."""
@@ -172,18 +201,40 @@ class LoraTrainee:
         """Read parameters and moments."""
         load_lane(self.arena, folder, digest)
 
+    def begin_from(self, origin: ContinueRef) -> None:
+        """Take the adapter that another job left."""
+        folder = Path(origin.path)
+        if origin.kind == "checkpoint":
+            load_lane(self.arena, folder, origin.digest)
+        else:
+            load_adapter(self.arena, folder, origin.digest)
+        if origin.taken == "weights":
+            self.arena.set_moments(*(torch.zeros_like(one) for one in self.arena.moments()))
+        self._began = self.arena.master().detach().to("cpu", copy=True)
+
     def is_finite(self) -> bool:
         """Return whether the adapter is all numbers."""
         return self.arena.is_finite()
 
     def change(self) -> Change:
-        """Return which B left zero; they begin there."""
+        """Return which B left where they began: zero, or what the other job had made of them."""
         moved = {
-            f"layers.{layer}.{target}": bool(pair.b.any())
-            for layer, target, pair in self.arena.named_pairs()
+            f"layers.{layer}.{target}": has_moved
+            for layer, target, has_moved in self._moved_pairs()
         }
         still = tuple(name for name, has_moved in moved.items() if not has_moved)
-        return Change(modules=len(moved), still=still, shows=self.arena.has_learned())
+        return Change(modules=len(moved), still=still, shows=len(still) < len(moved))
+
+    def _moved_pairs(self) -> Iterator[tuple[int, str, bool]]:
+        pairs = self.arena.named_pairs()
+        if self._began is None:
+            for layer, target, pair in pairs:
+                yield layer, target, bool(pair.b.any())
+            return
+        for (layer, target, pair), (_, _, began) in zip(
+            pairs, self.arena.pairs(self._began), strict=True
+        ):
+            yield layer, target, not torch.equal(pair.b.cpu(), began.b)
 
     def write_result(self, folder: Path, base_name: str) -> None:
         """Write a PEFT folder."""

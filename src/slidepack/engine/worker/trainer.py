@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.events import (
@@ -32,6 +32,22 @@ from slidepack.engine.worker.watchdog import Vitals, Watchdog
 
 _EVALUATIONS_PER_RUN: Final = 10
 _SHOWN_LINES: Final = 5
+
+
+class Judge(Protocol):
+    """Judges a run against the others of its sweep (`worker.sweep.Member`)."""
+
+    def wants_evaluation(self, trainer: "Trainer") -> bool:
+        """Return whether it has come to where it is judged, or ends."""
+        ...
+
+    def judge(self, trainer: "Trainer", loss: float) -> None:
+        """End it where it is behind the others by its held-out loss."""
+        ...
+
+    def end_if_stopped(self, trainer: "Trainer") -> None:
+        """End it where it was told to before."""
+        ...
 
 
 class Trainer:
@@ -81,11 +97,14 @@ class Trainer:
             whole=not self.step or bool(state and state.first_losses),
         )
 
-    def run(self) -> float | None:
+    def run(self, judge: Judge | None = None) -> float | None:
         """Train to the end and return the final held-out loss, or None with nothing held out.
 
         A stop is obeyed in the middle of a step or of an evaluation: what was computed of it is
         dropped, and the last whole step is checkpointed.
+
+        Args:
+            judge: of the sweep that it belongs to; may end it early.
 
         Raises:
             StopRequestedError: a stop was asked for; a checkpoint of the last whole step is safe.
@@ -93,13 +112,15 @@ class Trainer:
             OSError: the disk refused a checkpoint; the earlier ones stand.
         """
         try:
-            return self._run()
+            return self._run(judge)
         except StopRequestedError:
             self.save_unless_saved(self._stop.reason)
             raise
 
-    def _run(self) -> float | None:
-        self._evaluate_if_due()
+    def _run(self, judge: Judge | None) -> float | None:
+        if judge is not None:
+            judge.end_if_stopped(self)
+        self._evaluate_if_due(judge)
         self.begin()
         # The attempt before may have been stopped in the middle of an evaluation.
         while not self.is_done:
@@ -108,7 +129,7 @@ class Trainer:
             rows = self.next_rows()
             loss, norm = self._trainee.train_step(rows, self.step, self.total_steps)
             self.record_step(rows, loss, norm, time.monotonic() - begun)
-            self._evaluate_if_due()
+            self._evaluate_if_due(judge)
             self.save_if_due()
         self.save_unless_saved("end of training")
         return self.conclude()
@@ -220,10 +241,13 @@ class Trainer:
             )
         return self._final_loss
 
-    def _evaluate_if_due(self) -> None:
-        rows = self.due_evaluation()
+    def _evaluate_if_due(self, judge: Judge | None) -> None:
+        rows = self.due_evaluation(wanted=judge is not None and judge.wants_evaluation(self))
         if rows is not None:
-            self.record_evaluation(self._trainee.evaluate(rows))
+            loss = self._trainee.evaluate(rows)
+            self.record_evaluation(loss)
+            if judge is not None:
+                judge.judge(self, loss.mean)
             self._stop.check()
 
     def _report_evaluation(
@@ -277,6 +301,7 @@ class Trainer:
             vitals=self._watchdog.vitals,
             first_losses=tuple(self.trail.first),
             last_losses=tuple(self.trail.last),
+            carried_steps=self._trainee.carried_steps,
         )
 
     def _obey(self) -> None:
