@@ -56,6 +56,7 @@ def test_every_command_but_serve_has_json() -> None:
         *(f"service {name}" for name in ("install", "uninstall", "status")),
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
         *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move", "rm")),
+        "jobs continue",
         *(f"models {name}" for name in ("add", "list", "show", "rm")),
         *(f"sweep {name}" for name in ("add", "list", "show", "best", "cancel", "rm", "optuna")),
     }
@@ -65,7 +66,8 @@ def test_when_a_job_runs(command: Command, served_farm: Farm, file: Path) -> Non
     add = ("jobs", "add", str(file), "--model", served_farm.model, "--steps", "3")
     command("pause")
     when = ("--start", "tonight", "--priority", "3", "--after", "1", "--on-failure", "stop")
-    _, first = command(*add, *when)
+    _, first = command(*add, *when, "--by", "2099-02-03T04:05")
+    assert first["deadline"] == datetime(2099, 2, 3, 4, 5).timestamp()
     assert (first["priority"], first["after"], first["on_failure"]) == (3, [1], "stop")
     _, second = command(*add, "--at", "2099-01-02T03:04", "--start", "now")
     assert second["any_time"]
@@ -77,6 +79,8 @@ def test_when_a_job_runs(command: Command, served_farm: Farm, file: Path) -> Non
     for arguments in ((), ("--last", "--before", "1")):
         assert run(["jobs", "move", str(first["id"]), *arguments]) == 2
     assert run([*add, "--at", "25:00"]) == 2
+    assert run([*add, "--by", "soon"]) == 2
+    assert command(*add, "--at", "2099-01-02T03:04", "--by", "2099-01-01T00:00")[0] != 0
     for job in (first, second):
         command("jobs", "cancel", str(job["id"]))
     status, again = command("jobs", "retry", str(first["id"]), "--lr-factor", "0.5")

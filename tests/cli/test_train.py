@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import MACHINE
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
 from slidepack.cli.main import run
+from slidepack.cli.train import _base, _read
+from slidepack.cli.train import _spec as _job_spec
 from slidepack.engine.contract.errors import CATALOGUE
-from slidepack.engine.contract.events import Started, decode_event
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.events import Evaluated, Started, decode_event
+from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
+from slidepack.engine.memory import plan_run
+from slidepack.engine.shape import read_shape
 
 _SCRIPT = Path(sys.executable).with_name("slidepack")
 _STEPS = 80
@@ -204,6 +209,72 @@ def _loading(project: Path) -> Callable[[], bool]:
     return _attempt(project, 1).log.exists
 
 
+def _done(spec: Path) -> str:
+    process = _start(spec)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    return out
+
+
+def _losses(folder: RunFolder) -> list[float | None]:
+    events = map(decode_event, folder.events.read_bytes().splitlines())
+    return [event.loss for event in events if isinstance(event, Evaluated)]
+
+
+@pytest.mark.full
+def test_a_run_goes_on_from_another_runs_folder(project: Path, refused: Callable[..., Any]) -> None:
+    settings = {"rank": 4, "lr": 1e-3, "steps": 4}
+    _done(_spec(project, **settings))
+    further = settings | {"out": "runs/second", "continues": "runs/first", "seed": 1}
+    out = _done(_spec(project, **further))
+    first = _attempt(project, 1)
+    second = RunFolder(project / "runs" / "second" / "attempt-0001")
+    assert f"Goes on from {first.list_checkpoints()[0]} with its optimizer state." in out
+    assert _losses(second)[0] == _losses(first)[-1]
+    origin = second.read_spec().continues
+    assert origin is not None
+    assert (origin.step, origin.taken) == (4, "state")
+    # Asked again it is the same run, and that one is complete.
+    assert str(second.result) in refused(_spec(project, **further), "RUN-SPEC-INVALID")["why"]
+    third = further | {"out": "runs/third", "continues": "runs/second", "weights_only": True}
+    assert "with its weights alone." in _done(_spec(project, **third))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "word"),
+    [
+        ({"continues": "runs/nobody"}, "RUN-NOT-FOUND", "{project}/runs/nobody"),
+        ({"rank": 8, "alpha": 64}, "RUN-CHECKPOINT-OTHER-JOB", "the rank was 4, and is 8"),
+        ({"method": "full"}, "RUN-CHECKPOINT-OTHER-JOB", "the method was"),
+        ({"split_seed": 9}, "RUN-CHECKPOINT-OTHER-JOB", "eval.split_seed was 0, and is 9"),
+        ({"held_out": "rows.jsonl"}, "RUN-CHECKPOINT-OTHER-JOB", "held-out rows"),
+    ],
+)
+def test_a_run_that_does_not_fit_the_other_is_refused(
+    project: Path,
+    refused: Callable[..., Any],
+    changes: dict[str, object],
+    code: str,
+    word: str,
+) -> None:
+    settings: dict[str, object] = {"rank": 4, "steps": 4}
+    spec = _read(_spec(project, **settings))
+    base = _base(project / "model")
+    first = _attempt(project, 1)
+    beside, root = project, project / "runs" / "first"
+    root.mkdir(parents=True)
+    job = _job_spec(spec, beside, root, base, lambda _text: None)
+    identity = RunIdentity(job_id="first", attempt=1, nonce="")
+    first.create(job, plan_run(job, read_shape(project / "model"), MACHINE), identity)
+    checkpoint = first.checkpoints / "step-00000004"
+    checkpoint.mkdir()
+    (checkpoint / "state.json").write_text('{"step": 4, "tensors_hash": "t"}')
+    wanted = settings | {"out": "runs/second", "continues": "runs/first"} | changes
+    error = refused(_spec(project, **wanted), code)
+    assert word.format(project=project) in error["why"], error
+    assert not (project / "runs" / "second" / "attempt-0001").exists()
+
+
 def test_an_attempt_that_was_never_finished_is_passed_over(
     project: Path, refused: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +300,8 @@ def test_an_attempt_that_was_never_finished_is_passed_over(
         ({"steps": "many"}, "RUN-SPEC-INVALID", "steps"),
         ({"out": ""}, "RUN-SPEC-INVALID", "out is empty"),
         ({"out": "a\0b"}, "RUN-SPEC-INVALID", "out holds"),
+        ({"continues": "a\0b"}, "RUN-SPEC-INVALID", "continues holds"),
+        ({"weights_only": True}, "RUN-SPEC-INVALID", "continues names no run"),
         ({"data": "a\0b"}, "RUN-SPEC-INVALID", "data holds"),
         ({"model": "nobody"}, "MODEL-NOT-FOUND", "{project}/nobody"),
         ({"model": "rows.jsonl"}, "MODEL-NOT-FOUND", "rows.jsonl"),

@@ -15,6 +15,7 @@ from slidepack.daemon.states import JobState
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.daemon.store.packs import PackRecord
 from slidepack.daemon.store.timing import JobTiming
+from slidepack.daemon.supervisor.following import PlannedMove
 from slidepack.daemon.supervisor.launching import StartedWorker, Waits
 from slidepack.daemon.supervisor.next_job import NextJob
 from slidepack.daemon.supervisor.pack_starting import Joined
@@ -117,6 +118,9 @@ class _World:
 
     def starts(self, now: float) -> list[_Start] | None:
         return self.planned
+
+    def moves(self, now: float) -> list[PlannedMove]:
+        return []
 
     def why(self, job_id: int) -> str:
         return f"the plan lets {job_id} wait"

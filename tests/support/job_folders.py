@@ -7,6 +7,7 @@ from pathlib import Path
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
+from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.engine.contract.runfolder import RunFolder
 from support.stores import Stores, open_stores, plain_spec
@@ -33,6 +34,7 @@ class Shop:
         self.paths.create()
         self.stores: Stores = open_stores(home)
         self.clock = Clock()
+        self.today = 365 * 86_400.0
         self.retention = self.restart()
 
     def restart(self, attempts: AttemptStore | None = None) -> Retention:
@@ -43,7 +45,9 @@ class Shop:
             attempts=attempts or self.stores.attempts,
             runlog=self.stores.runlog,
             folder=self.paths.jobs,
+            origins=Origins(self.stores.database, self.paths.origins),
             monotonic=self.clock,
+            now=lambda: self.today,
         )
         return self.retention
 

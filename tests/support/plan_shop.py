@@ -101,7 +101,13 @@ class PlanShop:
 
     def replanner(self, **changes: Any) -> Replanner:
         """Return a replanner that is not started."""
-        return Replanner(reader=self.reader, maker=self.maker, book=self.book, **changes)
+        return Replanner(
+            reader=self.reader,
+            maker=self.maker,
+            book=self.book,
+            promise=self.stores.jobs.promise,
+            **changes,
+        )
 
     def spec(self, **changes: Any) -> JobSpec:
         """Return the specification of a small LoRA job."""
@@ -137,14 +143,16 @@ class PlanShop:
         if steps:
             self.report_steps(job_id, steps, tokens)
 
-    def report_steps(self, job_id: int, steps: int, tokens: int, rows: int = 900) -> None:
+    def report_steps(
+        self, job_id: int, steps: int, tokens: int, rows: int = 900, total: int = 225
+    ) -> None:
         """Report the first steps of a job, each of so many tokens."""
         started = Started(
             at=NOW,
             pid=1,
             device="cuda:0",
             precision="bf16",
-            total_steps=225,
+            total_steps=total,
             from_step=0,
             train_rows=rows,
             eval_rows=100,
@@ -155,14 +163,14 @@ class PlanShop:
             Progress(
                 at=NOW,
                 step=step,
-                total_steps=225,
+                total_steps=total,
                 loss=1.0,
                 grad_norm=1.0,
                 lr=1e-4,
                 tokens=tokens,
                 supervised_tokens=tokens,
                 tokens_per_second=1.0,
-                eta_seconds=(225 - step) * 0.5,
+                eta_seconds=(total - step) * 0.5,
             )
             for step in range(1, steps + 1)
         ]

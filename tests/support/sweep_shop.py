@@ -8,6 +8,7 @@ from slidepack.daemon.queue import Queue
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.sweeps import SweepStore
+from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.sweeps.lane import LaneSweeps, sweep_folder
 from slidepack.daemon.sweeps.request import SweepRequest
 from slidepack.daemon.sweeps.sweeps import Queued, Sweeps
@@ -55,6 +56,7 @@ class SweepShop(Shop):
             self.paths,
             self.changes,
             lambda _now: NIGHT,
+            Origins(stores.database, self.paths.origins),
         )
         self.sweeps = Sweeps(
             database=stores.database,

@@ -30,6 +30,7 @@ from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import (
+    ContinueRef,
     DatasetRef,
     FullMethod,
     JobSpec,
@@ -153,6 +154,10 @@ def job_page(
     begun: bool = True,
     method: LoraMethod | FullMethod | None = None,
     rescuable: bool = False,
+    origin: ContinueRef | None = None,
+    continues: int | None = None,
+    continued_by: tuple[int, ...] = (),
+    datasets: tuple[DatasetRecord, ...] = (),
 ) -> JobPage:
     row = {"at": 5.0, "from_state": "draft", "to_state": state, "reason": "because"}
     spec = JobSpec(
@@ -162,6 +167,7 @@ def job_page(
         method=method or LoraMethod(),
         steps=10 if begun else 0,
         epochs=0.0 if begun else 2.0,
+        continues=origin,
     )
     warning = {"attempt": 1, "code": "RUN-SLOW", "message": "It is <slow>."}
     pairs = [
@@ -171,7 +177,9 @@ def job_page(
     return JobPage(
         csrf_token="token",
         detail=JobDetail(
-            job=job_record(state, begun=begun),
+            job=msgspec.structs.replace(
+                job_record(state, begun=begun), continues=continues, continued_by=continued_by
+            ),
             spec=spec,
             attempts=[],
             transitions=[row],
@@ -185,6 +193,8 @@ def job_page(
         eval_now=2.0 if begun else None,
         last_event_id=4,
         rescuable=rescuable,
+        continuable=state == "completed",
+        datasets=list(datasets),
     )
 
 
@@ -324,6 +334,35 @@ def test_a_job_is_rescued_only_where_there_is_something_to_go_on_from() -> None:
     assert "rescue" not in plain
     for text in (offered, plain):
         assert 'hx-post="/jobs/7/retry"' in text
+
+
+def test_a_chain_of_jobs_is_linked_on_both_ends_and_says_what_was_taken() -> None:
+    origin = ContinueRef(
+        job="3", path="/o", kind="checkpoint", digest="d", step=40, taken="state", base_loss=2.5
+    )
+    page = job_page("running", origin=origin, continues=3, continued_by=(8, 9))
+    text = " ".join(render("parts/job_continue.html", page=page).split())
+    assert (
+        'from <a href="/jobs/3">job 3</a> after step 40, with its optimizer state; '
+        "the loss before is that job's, and the untouched base has 2.500."
+    ) in text
+    assert '<a href="/jobs/8">job 8</a>, <a href="/jobs/9">job 9</a>.' in text
+    assert "go-on" not in text
+    weights = msgspec.structs.replace(origin, taken="weights", base_loss=None)
+    text = render("parts/job_continue.html", page=job_page("completed", origin=weights))
+    assert "job 3, which was deleted, after step 40, with its weights alone; " in text
+    assert "untouched" not in text
+    assert 'hx-post="/jobs/7/continue"' in text
+
+
+def test_a_job_goes_on_with_its_own_data_or_any_other() -> None:
+    (dataset,) = home_page(next(reports()), full=True).datasets
+    other = msgspec.structs.replace(dataset, id=5, name="<more>.jsonl")
+    own = msgspec.structs.replace(dataset, id=1)
+    page = job_page("completed", datasets=(own, other))
+    text = render("parts/job_continue.html", page=page)
+    assert re.findall('<option value="(.*?)"', text) == ["", "5"]
+    assert "&lt;more&gt;.jsonl" in text
 
 
 @pytest.mark.parametrize("name", ["method", "too_long"])

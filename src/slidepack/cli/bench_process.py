@@ -19,11 +19,12 @@ class _Failure(msgspec.Struct):
     error: ErrorReport
 
 
-def run_benchmark(*arguments: str) -> Any:
+def run_benchmark(*arguments: str, module: str = "slidepack.engine.bench") -> Any:
     """Run a benchmark and return what it prints; what it says on the way is passed on.
 
     Args:
-        arguments: of `python -m slidepack.engine.bench`.
+        arguments: of `python -m MODULE`.
+        module: that measures, and prints one JSON object last.
 
     Raises:
         SlidepackError: its own, or RUN-CRASHED.
@@ -31,7 +32,7 @@ def run_benchmark(*arguments: str) -> Any:
     said = "it said nothing"
     with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
         with subprocess.Popen(
-            [sys.executable, "-P", "-m", "slidepack.engine.bench", *arguments],
+            [sys.executable, "-P", "-m", module, *arguments],
             stdout=printed,
             stderr=subprocess.PIPE,
             text=True,

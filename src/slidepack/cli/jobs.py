@@ -7,12 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.jobs_continue import continue_job
 from slidepack.cli.moments import parse_moment
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.rows import FORMATS
 
 app = typer.Typer(help="The queue.", no_args_is_help=True)
+app.command("continue")(continue_job)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Value = typer.Option
@@ -60,6 +62,9 @@ def add(
         str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
     ] = None,
     at: Annotated[str | None, Value(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
+    by: Annotated[
+        str | None, Value(help="When it should be done: 07:00 or 2026-12-24T18:30.")
+    ] = None,
     priority: Annotated[int | None, Value(help="Higher ones run first (0).")] = None,
     after: Annotated[
         list[int] | None, Value(help="Id of a job that must be completed first; repeatable.")
@@ -73,7 +78,8 @@ def add(
     json_output: Json = False,
 ) -> None:
     """Check a data file and queue a job on it."""
-    not_before = None if at is None else parse_moment(at, datetime.now())
+    now = datetime.now()
+    not_before = None if at is None else parse_moment(at, now)
     client = connect()
     given: dict[str, Any] = {
         "name": name,
@@ -92,6 +98,7 @@ def add(
         "seed": seed,
         "start": start,
         "not_before": not_before,
+        "deadline": None if by is None else parse_moment(by, now),
         "priority": priority,
         "after": after or None,
         "after_failure": after_failure,

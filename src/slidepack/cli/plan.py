@@ -51,6 +51,9 @@ def plan(
     waiting = [job for job in report.jobs if job.waits]
     if waiting:
         _print_waiting(waiting, report.plan.now if report.plan else 0.0)
+    for job in report.jobs:
+        if job.in_time is False:
+            say(_late(job, report.plan.now if report.plan else 0.0))
     for note in report.notes:
         say(f"Note: {note}")
     _print_accuracy(report.accuracy)
@@ -113,6 +116,13 @@ def _figures(found: Plan) -> Iterator[str]:
     )
     yield f"One by one on each device it would take {duration(found.one_by_one_seconds)}."
     yield found.verdict
+
+
+def _late(job: ReportedJob, now: float) -> str:
+    wanted = "" if job.deadline is None else f", and should be by {clock(job.deadline, now)}"
+    if job.end is None:
+        return f"Late: {job.key} ({job.name}) will not be done{wanted}."
+    return f"Late: {job.key} ({job.name}) will be done at {clock(job.end, now)}{wanted}."
 
 
 def _print_waiting(waiting: list[ReportedJob], now: float) -> None:

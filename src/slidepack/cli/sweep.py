@@ -58,17 +58,26 @@ def add(
         str, typer.Option(help="auto, now (windows do not bind it) or tonight.")
     ] = "auto",
     at: Annotated[str | None, typer.Option(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="When all should be done: 07:00 or 2026-12-24T18:30.")
+    ] = None,
     priority: Priority = 0,
     json_output: Json = False,
 ) -> None:
     """Check a data file and queue every member of a sweep on it."""
     plan = read_plan(grid)
     check_members(plan)
-    not_before = None if at is None else parse_moment(at, datetime.now())
+    now = datetime.now()
+    not_before = None if at is None else parse_moment(at, now)
     client = connect()
     reading = _reading(form, columns, allow_rejects)
     target = _target(client, data, model, held_out, reading)
-    timing = {"start": start, "not_before": not_before, "priority": priority}
+    timing = {
+        "start": start,
+        "not_before": not_before,
+        "deadline": None if by is None else parse_moment(by, now),
+        "priority": priority,
+    }
     given = msgspec.to_builtins(plan) | target | timing
     queued = client.post("/sweeps", given if name is None else given | {"name": name})
     if json_output:

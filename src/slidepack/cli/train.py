@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from slidepack.cli.output import print_json, say
+from slidepack.cli.train_continue import continue_run
 from slidepack.daemon.hardware import Waiting, machine_now
 from slidepack.daemon.paths import disk_error
 from slidepack.daemon.probe.report import probe_hardware
@@ -52,6 +53,10 @@ class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Rows, as `slidepack data check` reads them."""
     out: str
     """A folder for the run. Where it is there already, the run in it is gone on with."""
+    continues: str = ""
+    """The `out` folder of another run, whose adapter or weights this one begins with."""
+    weights_only: bool = False
+    """Begin with fresh optimizer state, though that run left some."""
     held_out: str = ""
     """Rows that are only measured; empty takes a share of the data."""
     format: str = ""
@@ -66,7 +71,9 @@ class TrainFile(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name in ("model", "data", "out"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty")
-        for name in ("model", "data", "out", "held_out"):
+        if self.weights_only and not self.continues:
+            raise ValueError("weights_only is set, and continues names no run")
+        for name in ("model", "data", "out", "held_out", "continues"):
             if "\0" in getattr(self, name):
                 raise ValueError(f"{name} holds a NUL character")
 
@@ -141,7 +148,15 @@ def _spec(asked: TrainFile, beside: Path, root: Path, base: ModelRef, tell: Tell
     if asked.held_out:
         held_out = _rows(asked, beside / asked.held_out, root / "held-out", tell)
     rows = _rows(asked, data, root / "data", tell)
-    return job_spec(asked, f"{data.stem} on {base.name}", base, rows, held_out)
+    spec = job_spec(asked, f"{data.stem} on {base.name}", base, rows, held_out)
+    if not asked.continues:
+        return spec
+    source = (beside / asked.continues).absolute()
+    spec = continue_run(spec, source, weights_only=asked.weights_only)
+    assert spec.continues is not None
+    taken = "optimizer state" if spec.continues.taken == "state" else "weights alone"
+    tell(f"Goes on from {spec.continues.path} with its {taken}.")
+    return spec
 
 
 def _rows(asked: TrainFile, source: Path, folder: Path, tell: Tell) -> DatasetRef:

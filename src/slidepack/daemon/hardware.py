@@ -3,10 +3,11 @@
 import threading
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
+from slidepack.daemon.device_choice import chosen_cards
 from slidepack.daemon.doctor.cards import training_gpus
 from slidepack.daemon.policy.gpu_sample import card_key
 from slidepack.daemon.probe.gpu import Gpu
@@ -33,8 +34,14 @@ class Waiting(msgspec.Struct, frozen=True):
 class HardwareMonitor:
     """Probes on demand, at most once in two seconds; asks torch in the background."""
 
-    def __init__(self, data_dir: Path) -> None:
-        """Name the directory whose drive matters; nothing is probed yet."""
+    def __init__(self, data_dir: Path, device: str = "auto") -> None:
+        """Bind what is looked at; nothing is probed yet.
+
+        Args:
+            data_dir: whose drive matters.
+            device: the setting (`device_choice`).
+        """
+        self._device = device
         self._data_dir = data_dir
         self._lock = threading.Lock()
         self._probed_at = float("-inf")
@@ -67,6 +74,7 @@ class HardwareMonitor:
     def training_cards(self) -> frozenset[str] | None:
         """Return the keys of the cards that runs use (`card_key`); None where nobody knows."""
         usable = [device for device in self._torch_devices() if device.supported]
+        usable, _ = chosen_cards(self._device, usable)
         found = (gpu for gpu in self._seen_gpus() if any(_is_same(gpu, one) for one in usable))
         return frozenset(map(card_key, found)) or None
 
@@ -118,9 +126,7 @@ class DeviceNow(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
 
 
-def devices_now(
-    report: HardwareReport, *, whole: bool, device: Literal["auto", "cpu"]
-) -> list[DeviceNow] | Waiting:
+def devices_now(report: HardwareReport, *, whole: bool, device: str) -> list[DeviceNow] | Waiting:
     """Return what runs may use, one entry a usable card, or why none can start now.
 
     A card that is there and cannot be used, as after a driver update, is a reason to wait, and so
@@ -129,7 +135,7 @@ def devices_now(
     Args:
         report: the hardware.
         whole: count all of the memory instead of what is free now.
-        device: `cpu` leaves every card alone.
+        device: the setting (`device_choice`).
     """
     software = report.software
     if software is None:
@@ -142,24 +148,26 @@ def devices_now(
     assert not isinstance(memory, ProbeProblem)
     assert not isinstance(cpu, ProbeProblem)
     usable = [found for found in software.torch.devices if found.supported]
-    if device == "auto" and not usable:
+    if device != "cpu" and not usable:
         why = _why_not_the_cpu(report, software.torch)
         if why:
             return Waiting(f'waits: {why}, or set device = "cpu" in the settings')
     limit = memory.cgroup_limit_bytes or memory.total_bytes
     ram = min(limit, memory.total_bytes) if whole else min(limit, memory.available_bytes)
     threads = max(1, min(cpu.allowed_cores, cpu.physical_cores or cpu.allowed_cores))
-    if device == "cpu" or not usable:
+    if device == "cpu" or (device == "auto" and not usable):
         alone = Machine(
             device="cpu", device_free_bytes=0, ram_available_bytes=ram, cpu_threads=threads
         )
         return [DeviceNow(key="cpu", name="cpu", card="", machine=alone)]
-    return [_device_now(found, report.gpus, ram, threads, whole=whole) for found in usable]
+    chosen, unknown = chosen_cards(device, usable)
+    if unknown:
+        there = ", ".join(f"{_key(one)} ({one.name})" for one in usable) or "no card"
+        return Waiting(f'waits: the setting device names "{unknown}", and torch can use {there}')
+    return [_device_now(found, report.gpus, ram, threads, whole=whole) for found in chosen]
 
 
-def machine_now(
-    report: HardwareReport, *, whole: bool, device: Literal["auto", "cpu"]
-) -> Machine | Waiting:
+def machine_now(report: HardwareReport, *, whole: bool, device: str) -> Machine | Waiting:
     """Return the first of `devices_now` as the machine of one run."""
     found = devices_now(report, whole=whole, device=device)
     return found if isinstance(found, Waiting) else found[0].machine

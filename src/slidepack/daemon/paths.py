@@ -19,6 +19,7 @@ class DataPaths:
         self.datasets = home / "datasets"
         self.jobs = home / "jobs"
         self.packs = home / "packs"
+        self.origins = home / "origins"
         self.imports = home / "imports"
         self.uploads = home / "uploads"
 
@@ -35,6 +36,7 @@ class DataPaths:
                 self.datasets,
                 self.jobs,
                 self.packs,
+                self.origins,
                 self.imports,
                 self.uploads,
             ):

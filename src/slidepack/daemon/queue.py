@@ -21,6 +21,7 @@ from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.store.timing import JobTiming
 from slidepack.daemon.supervisor.choosing import is_held_by
+from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -38,6 +39,7 @@ class Queue:
         paths: DataPaths,
         changes: Changes,
         tonight: Callable[[float], float],
+        origins: Origins,
     ) -> None:
         """Bind the stores.
 
@@ -50,6 +52,7 @@ class Queue:
             paths: the data directory.
             changes: told about every change.
             tonight: when the next window opens, for a moment; both unix time in seconds.
+            origins: what jobs go on from.
         """
         self._db = database
         self._jobs = jobs
@@ -59,6 +62,7 @@ class Queue:
         self._paths = paths
         self._changes = changes
         self._tonight = tonight
+        self._origins = origins
 
     def add(self, request: JobRequest) -> JobRecord:
         """Freeze and queue a job.
@@ -115,7 +119,8 @@ class Queue:
 
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-SPEC-INVALID,
-                RUN-NO-CHECKPOINT where it is to go on from a checkpoint and has none.
+                RUN-NO-CHECKPOINT where it is to go on from a checkpoint and has none,
+                RUN-ORIGIN-BROKEN where it continued another job, and what that left is gone.
         """
         how = request or RetryRequest()
         now = time.time()
@@ -123,6 +128,13 @@ class Queue:
             job = self._jobs.get(job_id)
             if not job.terminal:
                 raise _wrong_state(job, "retried")
+            if how.resume and job.state == "completed":
+                raise SlidepackError(
+                    "RUN-NO-CHECKPOINT",
+                    f"Job {job_id} has no checkpoint in its middle to go on from.",
+                    why="it is completed",
+                    fix=f"Train it further: `slidepack jobs continue {job_id}`.",
+                )
             if how.resume and not can_go_on(self._jobs, self._runlog, job):
                 raise SlidepackError(
                     "RUN-NO-CHECKPOINT",
@@ -131,9 +143,12 @@ class Queue:
                     fix="Retry it from the start.",
                 )
             spec = with_lr_factor(self._jobs.spec(job_id), how.lr_factor)
+            if spec.continues is not None:
+                self._origins.require(spec.continues)
             timing = JobTiming(
                 priority=job.priority,
                 not_before=job.not_before,
+                deadline=None if job.deadline is None or job.deadline <= now else job.deadline,
                 any_time=job.any_time,
                 after=job.after,
                 after_failure=job.after_failure,

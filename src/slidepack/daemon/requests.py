@@ -87,6 +87,8 @@ class JobRequest(JobSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`auto` keeps to the policy's windows, `now` does not, `tonight` waits for the next one."""
     not_before: float | None = None
     """Unix time in seconds before which it does not start."""
+    deadline: float | None = None
+    """Unix time in seconds by which it should be done."""
     priority: int = 0
     after: tuple[int, ...] = ()
     """Jobs that must be completed first."""
@@ -149,6 +151,7 @@ def timing_of(request: JobRequest, tonight: float) -> JobTiming:
         return JobTiming(
             priority=request.priority,
             not_before=max(earliest, default=None),
+            deadline=request.deadline,
             any_time=request.start == "now",
             after=request.after,
             after_failure=request.after_failure,
@@ -188,9 +191,9 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
         name=model.source if model.kind == "hub" else model.name,
     )
     title = f"{clip(Path(dataset.name).stem, 100)} on {base.model_id}"
-    rows = _dataset_ref(dataset, paths)
+    rows = dataset_ref(dataset, paths)
     return job_spec(
-        request, title, base, rows, None if held_out is None else _dataset_ref(held_out, paths)
+        request, title, base, rows, None if held_out is None else dataset_ref(held_out, paths)
     )
 
 
@@ -284,7 +287,7 @@ def _method(settings: JobSettings) -> LoraMethod | FullMethod:
     )
 
 
-def _dataset_ref(dataset: DatasetRecord, paths: DataPaths) -> DatasetRef:
+def dataset_ref(dataset: DatasetRecord, paths: DataPaths) -> DatasetRef:
     return DatasetRef(
         dataset_id=str(dataset.id),
         path=str(paths.dataset(dataset.id) / "rows.jsonl"),

@@ -14,6 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from slidepack.daemon.aftermath import Aftermath
 from slidepack.daemon.changes import Changes
+from slidepack.daemon.continuing import Continuing
 from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.imports import ModelImports
@@ -45,6 +46,7 @@ from slidepack.daemon.supervisor.gate import PolicyGate
 from slidepack.daemon.supervisor.launching import Launcher
 from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.next_job import NextJob
+from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.pack_folders import clean_up_packs
 from slidepack.daemon.supervisor.pack_follow import PackFollower
 from slidepack.daemon.supervisor.pack_starting import PackStarter, tell_to_join
@@ -88,14 +90,16 @@ class Service:
         self.notifier = Notifier.from_environment(os.environ, os.getpid())
         self._watchdog = Watchdog(self.notifier, _PARTS)
         self._open_stores()
+        self.origins = Origins(self.database, paths.origins)
         self.retention = Retention(
             database=self.database,
             jobs=self.jobs,
             attempts=self.attempts,
             runlog=self.runlog,
             folder=paths.jobs,
+            origins=self.origins,
         )
-        self.hardware = HardwareMonitor(paths.home)
+        self.hardware = HardwareMonitor(paths.home, settings.device)
         self.policy = PolicyWatch(
             self.documents,
             sample=no_gpus if settings.device == "cpu" else sample_gpus,
@@ -119,10 +123,24 @@ class Service:
             paths,
             self.changes,
             self.policy.tonight,
+            self.origins,
+        )
+        self.continuing = Continuing(
+            database=self.database,
+            jobs=self.jobs,
+            attempts=self.attempts,
+            catalogue=self.catalogue,
+            origins=self.origins,
+            paths=paths,
+            changes=self.changes,
+            tonight=self.policy.tonight,
         )
         self.costs = CostBook(self.database)
         self.replanner = Replanner(
-            reader=self.queue_reader(), maker=self.request_maker(), book=self.costs
+            reader=self.queue_reader(),
+            maker=self.request_maker(),
+            book=self.costs,
+            promise=self.jobs.promise,
         )
         self.supervisor = self._supervisor()
         logind = Logind()

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 import platformdirs
 
+from slidepack.daemon.device_choice import check_choice
 from slidepack.daemon.paths import expand_user
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -23,8 +24,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     port: int = 7333
     """Port of the page and the API on 127.0.0.1; 0 takes any free one."""
-    device: Literal["auto", "cpu"] = "auto"
-    """`auto` trains on the first usable card; `cpu` leaves every card alone."""
+    device: str = "auto"
+    """`auto` trains on every usable card, `cpu` leaves them all alone, and `RTX 3090` or
+    `cuda:0, cuda:2` trains on those: by a part of their name, torch's number, PCI address or UUID.
+    What else uses a card that is not among them keeps nothing waiting."""
     disk_floor_gb: float = 1.0
     """Free space that uploads leave on the data directory's disk, in units of 1e9 bytes."""
     worker_stop_seconds: float = 60.0
@@ -40,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
+        check_choice(self.device)
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; use 0 to 65535")
         if not 0 <= self.disk_floor_gb < math.inf:

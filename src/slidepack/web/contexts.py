@@ -58,3 +58,7 @@ class JobPage:
     last_event_id: int
     rescuable: bool
     """Whether it diverged after a healthy checkpoint, from which it may go on."""
+    continuable: bool
+    """Whether it has ended, and left something that another job may begin with."""
+    datasets: list[DatasetRecord]
+    """Rows that it may go on with."""

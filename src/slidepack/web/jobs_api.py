@@ -11,6 +11,7 @@ from litestar.response import File, ServerSentEvent
 from slidepack.daemon.requests import JobRequest, MoveRequest, RetryRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.continue_api import continue_job
 from slidepack.web.header_values import whole_number
 from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_detail, log_tail
 from slidepack.web.streams import job_stream
@@ -113,6 +114,7 @@ def job_routes() -> list[HTTPRouteHandler]:
         pause_job,
         resume_job,
         retry_job,
+        continue_job,
         move_job,
         remove_job,
         job_chart,

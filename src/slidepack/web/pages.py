@@ -22,6 +22,7 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import SESSION_SECONDS, Access
 from slidepack.web.api import add_model_now
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+from slidepack.web.continue_api import continue_form
 from slidepack.web.forms import job_request
 from slidepack.web.results import JobDetail, job_detail, log_tail
 
@@ -30,7 +31,7 @@ Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED
 
 _LOG_BYTES = 6000
 _HOME_PARTS = ("hardware", "models", "library", "policy", "queue")
-_JOB_PARTS = ("status", "actions", "samples", "history", "log")
+_JOB_PARTS = ("status", "actions", "continue", "samples", "history", "log")
 _JOB_ACTIONS = ("cancel", "pause", "resume", "retry", "rescue")
 _QUEUE_ACTIONS = ("pause", "resume")
 _RESCUE = RetryRequest(resume=True, lr_factor=1 / 3)
@@ -168,6 +169,7 @@ def page_router() -> Router:
             add_model,
             forget_model,
             act,
+            continue_form,
             hold_queue,
         ],
     )
@@ -205,6 +207,8 @@ def _job(request: AnyRequest, service: Service, access: Access, job_id: int) -> 
         eval_now=measured[-1]["loss"] if len(measured) > 1 else None,
         last_event_id=last_event_id,
         rescuable=diverged and can_go_on(service.jobs, service.runlog, detail.job),
+        continuable=service.continuing.can_continue(detail.job),
+        datasets=service.catalogue.datasets() if detail.job.terminal else [],
     )
 
 

@@ -451,3 +451,21 @@ def test_the_end_of_a_job_is_promised_once_it_trains_and_then_checked(
     replanner.changed()
     wait_until(lambda: shop.book.accuracy())
     assert shop.book.accuracy()[0].worst_error == pytest.approx(0.5)
+
+
+def test_a_job_that_moves_is_told_once_and_then_left_alone(shop: PlanShop, begin: Begin) -> None:
+    shop.report = cards(2)
+    spec = shop.spec(steps=400_000, batch_size=32)
+    jobs = [shop.stores.jobs.add(spec, NOW).id for _ in range(2)]
+    for job in jobs:
+        shop.run(job, "cuda:0")
+        shop.report_steps(job, 1, 32 * 400, total=400_000)
+    replanner = begin()
+    wait_until(lambda: replanner.plan() is not None, seconds=20)
+    (move,) = replanner.moves(NOW)
+    assert move.job_id in jobs
+    assert replanner.moves(NOW + 60.0) == []
+    assert [again.job_id for again in replanner.moves(NOW + 3600.0)] == [move.job_id]
+    # By a plan of another queue nobody is moved.
+    shop.add()
+    assert replanner.moves(NOW + 7200.0) == []

@@ -1,16 +1,19 @@
 """What the planner is asked: tasks, devices, hours, with what was learned of time."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from support.plan_shop import NOW, PlanShop, cards
 
+from slidepack.daemon.planner.answer import Plan
 from slidepack.daemon.planner.cost import Sample
 from slidepack.daemon.planner.plan import make_plan
 from slidepack.daemon.planner.request import PlanRequest
 from slidepack.daemon.planner.tasks import Task
 from slidepack.daemon.planner.tasks import Window as Hours
+from slidepack.daemon.planning.planned_queue import newly_in_time, planned_queue
 from slidepack.daemon.planning.request import RequestMaker, cost_key, is_hard
 from slidepack.daemon.policy.rules import WEEKDAYS, Policy, Window
 from slidepack.daemon.store.timing import JobTiming
@@ -134,13 +137,61 @@ def test_without_packing_a_device_has_one_lane(shop: PlanShop) -> None:
     assert [device.max_lanes for device in _request(shop).devices] == [0, 0]
 
 
-def test_no_plan_takes_a_job_from_where_it_trains(shop: PlanShop) -> None:
+def test_short_jobs_stay_where_they_train(shop: PlanShop) -> None:
     shop.report = cards(2)
     for _ in range(4):
         shop.run(shop.add(), "cuda:0", steps=1, tokens=4 * 500)
-    request = _request(shop)
-    plan = make_plan(request.tasks, request.devices, request.now, request.options)
-    assert plan.moved == ()
+    assert _plan(_request(shop)).moved == ()
+
+
+LONG: Final = 400_000
+
+
+def _run_long(shop: PlanShop, *, reports: bool = True, full: bool = False) -> int:
+    """Let a job of many steps train on the first card."""
+    spec = (shop.full if full else shop.spec)(steps=LONG, batch_size=32)
+    job = shop.stores.jobs.add(spec, NOW).id
+    shop.run(job, "cuda:0")
+    if reports:
+        shop.report_steps(job, 1, 32 * 400, total=LONG)
+    return job
+
+
+def test_of_long_jobs_on_one_card_some_go_to_the_other(shop: PlanShop) -> None:
+    shop.report = cards(2)
+    jobs = [_run_long(shop) for _ in range(4)]
+    picture = shop.reader.picture(NOW)
+    plan = _plan(shop.maker.request(picture))
+    moves = planned_queue(picture, plan, 1).moves
+    # The plan may let all of them leave; those that come back at once need not.
+    assert {move.job_id for move in moves} < set(jobs)
+    assert len(moves) == 2
+    assert all("cuda:1" in move.why for move in moves)
+
+
+def test_a_lane_makes_room_for_a_more_urgent_run_of_its_own(tmp_path: Path) -> None:
+    shop = PlanShop(tmp_path, cards(1))
+    low = _run_long(shop)
+    urgent = shop.stores.jobs.add(
+        shop.full(steps=10_000, batch_size=8), NOW, JobTiming(priority=5)
+    ).id
+    picture = shop.reader.picture(NOW)
+    queue = planned_queue(picture, _plan(shop.maker.request(picture)), 1)
+    assert [move.job_id for move in queue.moves] == [low]
+    assert "more urgent" in queue.moves[0].why
+    assert urgent not in queue.reasons or "waits" in queue.reasons[urgent]
+
+
+@pytest.mark.parametrize("what", [{"reports": False}, {"full": True}])
+def test_what_cannot_say_what_it_would_lose_stays(shop: PlanShop, what: dict[str, bool]) -> None:
+    shop.report = cards(2)
+    _run_long(shop)
+    there = _run_long(shop, **what)
+    assert f"job {there}" not in _plan(_request(shop)).moved
+
+
+def _plan(request: PlanRequest) -> Plan:
+    return make_plan(request.tasks, request.devices, request.now, request.options)
 
 
 @pytest.mark.parametrize(("jobs", "devices", "hard"), [(8, 2, True), (7, 2, False), (8, 1, False)])
@@ -152,7 +203,52 @@ def test_many_jobs_for_several_devices_are_hard(
         shop.add()
     shop.stores.jobs.add(shop.full(), NOW)
     shop.run(shop.add())
-    assert is_hard(_request(shop)) is hard
+    request = _request(shop)
+    assert is_hard(request, _plan(request)) is hard
+
+
+@pytest.mark.parametrize(("hours", "hard"), [(0.001, True), (10.0, False)])
+def test_a_night_too_short_for_all_is_hard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: float, hard: bool
+) -> None:
+    shop = PlanShop(tmp_path, cards(1))
+    for _ in range(8):
+        shop.add()
+    night = Hours(begin=NOW - 60.0, end=NOW + hours * 3600.0)
+    week = Hours(begin=NOW + 86_400.0, end=NOW + 2 * 86_400.0)
+    picture = replace(shop.reader.picture(NOW), windows=(night, week))
+    request = shop.maker.request(picture)
+    assert request.options.until == night.end
+    assert is_hard(request, _plan(request)) is hard
+
+
+def test_a_deadline_reaches_the_plan_and_is_kept_once_it_was_shown(tmp_path: Path) -> None:
+    shop = PlanShop(tmp_path, cards(1))
+    first, late, plain = (
+        shop.add(JobTiming(deadline=NOW + 86_400.0)),
+        shop.add(JobTiming(deadline=NOW + 0.001)),
+        shop.add(JobTiming(priority=5)),
+    )
+    picture = shop.reader.picture(NOW)
+    request = shop.maker.request(picture)
+    assert [(task.deadline, task.promised) for task in request.tasks] == [
+        (None, False),
+        (NOW + 86_400.0, False),
+        (NOW + 0.001, False),
+    ], "the highest priority first"
+    assert request.tasks[0].value > request.tasks[1].value
+    plan = _plan(request)
+    assert newly_in_time(picture, plan) == [first]
+    reasons = planned_queue(picture, plan, 1).reasons
+    assert "after its deadline" in reasons.get(late, "begins") or late not in reasons
+    shop.stores.jobs.promise([first])
+    again = shop.reader.picture(NOW)
+    assert newly_in_time(again, plan) == []
+    assert {job.key: job.promised for job in again.jobs} == {
+        f"job {first}": True,
+        f"job {late}": False,
+        f"job {plain}": False,
+    }
 
 
 def _closed(shop: PlanShop) -> float:

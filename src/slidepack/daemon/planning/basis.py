@@ -25,4 +25,4 @@ def _of_job(job: PlannedJob) -> tuple[object, ...]:
     # Tokens by steps of a fifth: their average moves a little with each step.
     tokens = round(4.0 * math.log2(max(1.0, job.row_tokens)))
     reports = job.seconds_left is not None
-    return (job.key, job.running_on, reports, job.after, job.not_before, tokens)
+    return (job.key, job.running_on, reports, job.after, job.not_before, job.deadline, tokens)

@@ -1,7 +1,7 @@
 """The devices that plans count on, and how much of each."""
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ _GRAIN_BYTES: Final = 256 << 20
 def devices_to_plan(
     report: HardwareReport,
     *,
-    device: Literal["auto", "cpu"],
+    device: str,
     busy: Collection[str],
     reserved_vram_bytes: int,
 ) -> list[PlannedDevice] | Waiting:

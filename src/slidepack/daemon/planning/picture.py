@@ -29,6 +29,8 @@ class PlannedJob:
     """Of a row, on average."""
     priority: int = 0
     not_before: float | None = None
+    deadline: float | None = None
+    promised: bool = False
     any_time: bool = False
     after: tuple[str, ...] = ()
     """Keys of the jobs that must end first."""

@@ -1,6 +1,7 @@
 """A plan of the queue, and what follows from it for the supervisor. Pure."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -11,10 +12,22 @@ from slidepack.daemon.planning.open_hours import is_open
 from slidepack.daemon.planning.picture import Picture, job_of
 from slidepack.daemon.store.plan_input import QueueState
 
-__all__ = ["PlannedQueue", "Start", "could_begin", "planned_queue", "reason_of"]
+__all__ = [
+    "Move",
+    "PlannedQueue",
+    "Start",
+    "could_begin",
+    "newly_in_time",
+    "planned_queue",
+    "reason_of",
+]
 
 _NOW_SECONDS: Final = 1.0
 """What begins within so long begins now."""
+
+
+_SOON_SECONDS: Final = 60.0
+"""A job that leaves and begins again at its place within so long has no reason to leave."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +36,13 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     job_id: int
     device: str
     """`cpu` or `cuda:N`."""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is to leave where it trains, and to go on by the plan."""
+
+    job_id: int
+    why: str
 
 
 class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +57,7 @@ class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     starts: tuple[Start, ...]
     """In the plan's order."""
+    moves: tuple[Move, ...]
     busy: frozenset[str]
     """Devices on which jobs run."""
     reasons: dict[int, str]
@@ -45,18 +66,36 @@ class PlannedQueue(msgspec.Struct, frozen=True, kw_only=True):
     """When time alone lets another job begin: its own comes, or a window opens."""
 
 
-def reason_of(task: TaskPlan) -> str:
-    """Return why a task waits, as one clause; empty where it begins."""
+def newly_in_time(picture: Picture, plan: Plan) -> list[int]:
+    """Return the jobs that a plan has done by their deadline, and of which none has shown it yet.
+
+    From then on they go before what has no deadline, and what came later does not make them late.
+    """
+    in_time = {task.task for task in plan.tasks if task.in_time}
+    return [
+        number
+        for job in picture.jobs
+        if job.key in in_time and not job.promised and (number := job_of(job.key)) is not None
+    ]
+
+
+def reason_of(task: TaskPlan, deadline: float | None = None) -> str:
+    """Return why a task waits, as one clause; empty where it begins.
+
+    Args:
+        task: as it is planned.
+        deadline: unix seconds by which it should be done.
+    """
     why = _clause(task.waits)
     if task.fits:
-        return why
+        return f"{why}; {_late(task, deadline)}" if why and task.in_time is False else why
     return f"fits no device now: {why}; {_clause(task.remedy)}" if task.remedy else why
 
 
 def could_begin(queue: QueueState, hours: Sequence[Window], now: float) -> bool:
     """Return whether a plan is of use at `now`: a job runs, or one that waits might begin."""
     opened = is_open(hours, now)
-    return any(live or opened or any_time for _, live, _, _, any_time in queue)
+    return any(live or opened or any_time for _, live, _, _, _, any_time in queue)
 
 
 def planned_queue(picture: Picture, plan: Plan, revision: int) -> PlannedQueue:
@@ -87,6 +126,7 @@ def planned_queue(picture: Picture, plan: Plan, revision: int) -> PlannedQueue:
         made_at=picture.now,
         queue=picture.queue,
         plan=plan,
+        moves=tuple(_moves(picture, plan)),
         starts=(*starts, *_offers(picture, plan, runs, busy | {one.device for one in starts})),
         busy=busy,
         reasons=_reasons(picture, plan),
@@ -94,8 +134,25 @@ def planned_queue(picture: Picture, plan: Plan, revision: int) -> PlannedQueue:
     )
 
 
+def _moves(picture: Picture, plan: Plan) -> Iterator[Move]:
+    places = {job.key: job.running_on for job in picture.jobs}
+    for task in plan.tasks:
+        number = job_of(task.task)
+        if not task.moves or number is None:
+            continue
+        elsewhere = [device for device in task.devices if device != places[task.task]]
+        later = task.begin is None or task.begin > plan.now + _SOON_SECONDS
+        if elsewhere:
+            why = f"goes on on {elsewhere[0]}, where all jobs together are done sooner"
+            yield Move(job_id=number, why=why)
+        elif later:
+            why = "makes room for what is more urgent, and goes on after it"
+            yield Move(job_id=number, why=why)
+
+
 def _reasons(picture: Picture, plan: Plan) -> dict[int, str]:
-    reasons = {job_of(task.task): reason_of(task) for task in plan.tasks}
+    deadlines = {job.key: job.deadline for job in picture.jobs}
+    reasons = {job_of(task.task): reason_of(task, deadlines.get(task.task)) for task in plan.tasks}
     found = {job_id: why for job_id, why in reasons.items() if job_id is not None and why}
     for job_id, why in picture.unplanned.items():
         found[job_id] = f"waits: it cannot be planned ({why})"
@@ -117,6 +174,13 @@ def _offers(picture: Picture, plan: Plan, runs: set[int], taken: frozenset[str])
         if job_id not in runs and (job_id in misfits or job_id in picture.unplanned)
     ]
     return [Start(job_id=job_id, device=idle[0]) for job_id in offered] if idle else []
+
+
+def _late(task: TaskPlan, deadline: float | None) -> str:
+    if task.end is None or deadline is None:
+        return "it will not be done by its deadline"
+    minutes = math.ceil((task.end - deadline) / 60.0)
+    return f"it will be done {minutes} min after its deadline"
 
 
 def _clause(sentence: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from slidepack.daemon.hardware import Waiting
 from slidepack.daemon.planner.tasks import Window
@@ -40,7 +39,7 @@ class QueueReader:
         catalogue: Catalogue,
         report: Callable[[], HardwareReport],
         policy: Callable[[], Policy],
-        device: Literal["auto", "cpu"],
+        device: str,
     ) -> None:
         """Bind what is read.
 
@@ -156,6 +155,8 @@ class QueueReader:
             row_tokens=tokens,
             priority=job.priority,
             not_before=job.not_before,
+            deadline=job.deadline,
+            promised=job.promised,
             any_time=job.any_time,
             after=after,
             running_on=place,

@@ -14,7 +14,14 @@ from slidepack.daemon.planner.tasks import Window
 from slidepack.daemon.planning.basis import basis
 from slidepack.daemon.planning.passed_over import PassedOver
 from slidepack.daemon.planning.picture import Picture, job_of
-from slidepack.daemon.planning.planned_queue import PlannedQueue, Start, could_begin, planned_queue
+from slidepack.daemon.planning.planned_queue import (
+    Move,
+    PlannedQueue,
+    Start,
+    could_begin,
+    newly_in_time,
+    planned_queue,
+)
 from slidepack.daemon.planning.promises import promises_of
 from slidepack.daemon.planning.queue_reader import QueueReader
 from slidepack.daemon.planning.quick_plan import QUICK_ROUNDS, quick_plan
@@ -37,6 +44,8 @@ _GLANCE_SECONDS: Final = 30.0
 _REFRESH_SECONDS: Final = 300.0
 """After which a plan is made anew although nothing happened: steps take as long as they take."""
 _SOONEST_SECONDS: Final = 0.1
+_SETTLED_SECONDS: Final = 1800.0
+"""For which a job that was moved stays where it is: plans change their minds more often."""
 _PATIENCE_SECONDS: Final = 3.0
 """How long nothing is started while the plan is of an older queue; then the queue's order counts.
 """
@@ -45,7 +54,8 @@ _PATIENCE_SECONDS: Final = 3.0
 class Replanner:
     """The newest plan, and who begins now by it.
 
-    `changed`, `plan`, `starts` and `why` may be called from any thread; the first never waits.
+    `changed`, `plan`, `starts`, `moves` and `why` may be called from any thread; the first never
+    waits.
     """
 
     def __init__(
@@ -54,6 +64,7 @@ class Replanner:
         reader: QueueReader,
         maker: RequestMaker,
         book: CostBook,
+        promise: Callable[[Sequence[int]], None],
         solver: Sequence[str] = COMMAND,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -63,12 +74,15 @@ class Replanner:
         Args:
             reader: takes pictures of the queue; nobody else may use it, but for its `queue`.
             maker: makes requests of pictures; nobody else may use it.
-            book: gets the promises of plans.
+            book: gets what plans predict.
+            promise: told of jobs that a plan has done by their deadline, and that no later one may
+                sacrifice to others.
             solver: command of the solver's process.
             clock: unix time in seconds.
             monotonic: seconds by a clock that only goes forward.
         """
         self._reader, self._maker, self._book = reader, maker, book
+        self._keep = promise
         self._clock, self._monotonic = clock, monotonic
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -78,6 +92,7 @@ class Replanner:
         self._planned: PlannedQueue | None = None
         self._outdated_since: float | None = None
         self._passed_over = PassedOver()
+        self._moved: dict[int, float] = {}
         # Of the thread alone:
         self._opinion = SecondOpinion(solver)
         self._basis: object = None
@@ -132,6 +147,24 @@ class Replanner:
             if self._passed_over.due(due, now):
                 self._wake.set()
             return list(planned.starts)
+
+    def moves(self, now: float) -> list[Move]:
+        """Return the running jobs that are to leave where they are, each of them once.
+
+        Args:
+            now: unix seconds.
+        """
+        queue = self._reader.queue()
+        with self._lock:
+            planned = self._planned
+            if planned is None or not planned.moves or planned.queue != queue:
+                return []
+            self._moved = {
+                job: at for job, at in self._moved.items() if 0 <= now - at < _SETTLED_SECONDS
+            }
+            found = [move for move in planned.moves if move.job_id not in self._moved]
+            self._moved |= {move.job_id: now for move in found}
+            return found
 
     def why(self, job_id: int) -> str:
         """Return why a job waits by the plan; empty where that is not known."""
@@ -258,7 +291,7 @@ class Replanner:
         plan, in_time = quick_plan(request, self._monotonic)
         self._adopt(picture, plan)
         self._made_at = self._monotonic()
-        if not in_time or is_hard(request):
+        if not in_time or is_hard(request, plan):
             # Without a second opinion there is still the first one.
             ask = functools.partial(self._opinion.ask, request, picture)
             self._told.run("solver's start", ask, "The planner's solver: ")
@@ -280,5 +313,7 @@ class Replanner:
     def _adopt(self, picture: Picture, plan: Plan) -> None:
         self._revision += 1
         planned = planned_queue(picture, plan, self._revision)
+        if kept := newly_in_time(picture, plan):
+            self._keep(kept)
         with self._lock:
             self._planned = planned

@@ -40,6 +40,12 @@ class ReportedJob(msgspec.Struct, frozen=True, kw_only=True):
     begin: float | None
     """None where it never begins."""
     end: float | None
+    deadline: float | None
+    """By which its user wants it done."""
+    in_time: bool | None
+    """Whether it will be; None where it has no deadline."""
+    promised: bool
+    """Whether an earlier plan has shown that it would be."""
     fits: bool
     waits: str
     """Why it does not begin now; empty where it does."""
@@ -115,8 +121,11 @@ def _job(
         running=bool(job.running_on),
         begin=planned.begin if planned else None,
         end=planned.end if planned else None,
+        deadline=job.deadline,
+        in_time=planned.in_time if planned else None,
+        promised=job.promised,
         fits=planned.fits if planned else False,
-        waits=reason_of(planned) if planned else "",
+        waits=reason_of(planned, job.deadline) if planned else "",
         remedy=planned.remedy if planned else "",
     )
 
@@ -133,6 +142,9 @@ def _unplanned(job_id: int, why: str, names: Mapping[int, str]) -> ReportedJob:
         running=False,
         begin=None,
         end=None,
+        deadline=None,
+        in_time=None,
+        promised=False,
         fits=False,
         waits=f"it cannot be planned ({why})",
         remedy="",

@@ -1,10 +1,11 @@
 """Makes the planner's request of a picture, with what was learned of time."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from slidepack.daemon.planner.answer import Options
+from slidepack.daemon.planner.answer import Options, Plan
 from slidepack.daemon.planner.from_engine import (
     base_on_device,
     lora_task,
@@ -22,15 +23,32 @@ from slidepack.engine.contract.job import FullMethod, JobSpec, LoraMethod
 __all__ = ["RequestMaker", "cost_key", "is_hard"]
 
 _STAY_SECONDS: Final = 1e9
-"""No plan is so much better that a running task is taken from its device: nothing moves one yet."""
+"""So much a move costs that is not to be: the checkpoint of a full fine-tuning is its whole model,
+and of a run that has reported no step nobody knows what it would lose."""
+_MOVE_SECONDS: Final = 15.0
+"""Checkpoint, and rows that are read again; what a worker's start takes is counted besides."""
+_LEAST_GAIN_SECONDS: Final = 300.0
+"""That a plan with moves must be better by: predictions are not so good that less would be sure."""
+_VALUE_OF_PRIORITY: Final = 8.0
+_MOST_RANKS: Final = 6
+"""A solver's numbers must not lie too far apart."""
 _MANY_TASKS: Final = 8
 """Waiting LoRA jobs from which on the solver may find more than the greedy plan."""
 
 
-def is_hard(request: PlanRequest) -> bool:
-    """Return whether the solver may find more: where many jobs wait for several devices."""
+def is_hard(request: PlanRequest, plan: Plan) -> bool:
+    """Return whether the solver may find more than a greedy plan has.
+
+    Where many jobs wait for several devices, and where a night is too short for all jobs.
+    """
     waiting = [task for task in request.tasks if task.full is None and not task.running_on]
-    return len(waiting) >= _MANY_TASKS and len(request.devices) > 1
+    if len(waiting) < _MANY_TASKS:
+        return False
+    until = request.options.until
+    left = until is not None and any(
+        task.fits and (task.end is None or task.end > until) for task in plan.tasks
+    )
+    return left or len(request.devices) > 1
 
 
 def cost_key(spec: JobSpec, device: str) -> str:
@@ -73,20 +91,29 @@ class RequestMaker:
             return PlanRequest(tasks=(), devices=(), now=picture.now)
         kind = devices[0].machine.device
         windows, opens = _hours(picture)
+        values = _values(picture.jobs)
         return PlanRequest(
-            tasks=tuple(self._task(job, devices, kind, opens) for job in picture.jobs),
+            tasks=tuple(
+                self._task(job, devices, kind, opens, values[job.priority]) for job in picture.jobs
+            ),
             devices=tuple(self._device(device, picture.jobs, kind) for device in devices),
             now=picture.now,
             options=Options(
                 windows=windows,
+                until=_tonight(windows, picture.now),
                 search_rounds=search_rounds,
                 solver_seconds=solver_seconds,
-                least_gain_seconds=_STAY_SECONDS,
+                least_gain_seconds=_LEAST_GAIN_SECONDS,
             ),
         )
 
     def _task(
-        self, job: PlannedJob, devices: tuple[PlannedDevice, ...], kind: str, opens: float | None
+        self,
+        job: PlannedJob,
+        devices: tuple[PlannedDevice, ...],
+        kind: str,
+        opens: float | None,
+        value: float,
     ) -> Task:
         if isinstance(job.spec.method, LoraMethod):
             task = lora_task(
@@ -105,9 +132,13 @@ class RequestMaker:
         return msgspec.structs.replace(
             task,
             priority=job.priority,
+            value=value,
             not_before=earliest,
+            deadline=job.deadline,
+            promised=job.promised,
             after=job.after,
             running_on=(job.running_on,) if job.running_on else (),
+            move_seconds=_move_seconds(job),
         )
 
     def _device(self, device: PlannedDevice, jobs: tuple[PlannedJob, ...], kind: str) -> Device:
@@ -142,6 +173,26 @@ class RequestMaker:
             return None
         fit = self._book.learned(device.name, model, base.cost)
         return base if fit is None else msgspec.structs.replace(base, cost=fit.cost)
+
+
+def _move_seconds(job: PlannedJob) -> float:
+    """Return what it costs to take a job from where it trains."""
+    can = isinstance(job.spec.method, LoraMethod) and job.seconds_left is not None
+    return _MOVE_SECONDS if can else _STAY_SECONDS
+
+
+def _values(jobs: Sequence[PlannedJob]) -> dict[int, float]:
+    """Return what a job of each priority is worth by the morning: a few times the next lower's."""
+    found = sorted({job.priority for job in jobs})
+    return {
+        priority: _VALUE_OF_PRIORITY ** min(rank, _MOST_RANKS)
+        for rank, priority in enumerate(found)
+    }
+
+
+def _tonight(windows: Sequence[Window], now: float) -> float | None:
+    """Return when the window that is open, or opens next, ends; None where none ever does."""
+    return min((window.end for window in windows if window.end > now), default=None)
 
 
 def _hours(picture: Picture) -> tuple[tuple[Window, ...], float | None]:

@@ -71,6 +71,8 @@ class ExtraJobs(_Asked, frozen=True, kw_only=True):
     epochs: float | None = None
     steps: int | None = None
     priority: int = 0
+    deadline: float | None = None
+    """Unix time in seconds by which each should be done."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -169,6 +171,8 @@ def _without(job: PlannedJob, devices: set[str], jobs: set[int]) -> PlannedJob:
         row_tokens=job.row_tokens,
         priority=job.priority,
         not_before=job.not_before,
+        deadline=job.deadline,
+        promised=job.promised,
         any_time=job.any_time,
         after=after,
         running_on=job.running_on if left else "",
@@ -220,6 +224,7 @@ def _jobs(
             steps=first.steps,
             row_tokens=first.row_tokens,
             priority=wanted.priority,
+            deadline=wanted.deadline,
         )
         for copy in range(1, wanted.count + 1)
     ]

@@ -1,6 +1,7 @@
 """Jobs: the queue and its state machine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -38,12 +39,19 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Why a yield is asked for."""
     priority: int = 0
     not_before: float | None = None
+    deadline: float | None = None
+    promised: bool = False
+    """Whether a plan has shown once that it will be done by then."""
     any_time: bool = False
     after: tuple[int, ...] = ()
     after_failure: Literal["hold", "run"] = "hold"
     on_failure: Literal["continue", "stop"] = "continue"
     adopts: int | None = None
-    """The job whose last good checkpoint it goes on from."""
+    """The job whose last good checkpoint it goes on from, in the middle."""
+    continues: int | None = None
+    """The job whose result or checkpoint it begins with; None also where that was deleted."""
+    continued_by: tuple[int, ...] = ()
+    """The jobs that begin with what this one left."""
     sweep_id: int | None = None
     """The sweep that it is a member of."""
     created_at: float
@@ -56,10 +64,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
 
+_GATHERED: Final = {
+    "after": "SELECT group_concat(after_id) FROM job_dependencies WHERE job_id = jobs.id",
+    "continued_by": "SELECT group_concat(id) FROM jobs AS later WHERE later.continues = jobs.id",
+}
+"""Lists of jobs, each as one text."""
 _COLUMNS: Final = ", ".join(
-    name
-    if name != "after"
-    else "(SELECT group_concat(after_id) FROM job_dependencies WHERE job_id = jobs.id) AS after"
+    f"({_GATHERED[name]}) AS {name}" if name in _GATHERED else name
     for name in JobRecord.__struct_fields__
 )
 _RANKS: Final = ("yield", "pause", "cancel")
@@ -90,11 +101,11 @@ class JobStore:
         with self._db.transaction():
             row = self._db.query(
                 "INSERT INTO jobs (name, state, reason, position, spec, model_id, dataset_id, "
-                "created_at, priority, not_before, any_time, after_failure, on_failure, adopts, "
-                "sweep_id) "
+                "created_at, priority, not_before, deadline, any_time, after_failure, on_failure, "
+                "adopts, sweep_id) "
                 "VALUES (?, 'draft', 'being made', "
                 "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), "
-                "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 spec.name,
                 msgspec.json.encode(spec).decode(),
                 spec.base.model_id,
@@ -102,12 +113,21 @@ class JobStore:
                 now,
                 when.priority,
                 when.not_before,
+                when.deadline,
                 when.any_time,
                 when.after_failure,
                 when.on_failure,
                 adopts,
                 sweep_id,
             )[0]
+            if spec.continues is not None:
+                self._db.execute(
+                    "UPDATE jobs SET continues = (SELECT id FROM jobs WHERE id = ?), origin = ? "
+                    "WHERE id = ?",
+                    int(spec.continues.job),
+                    Path(spec.continues.path).name,
+                    row["id"],
+                )
             for earlier in when.after:
                 self.get(earlier)
                 self._db.execute(
@@ -117,6 +137,12 @@ class JobStore:
                 )
             self.move(row["id"], "queued", "waits for its turn", now)
         return self.get(row["id"])
+
+    def promise(self, job_ids: Sequence[int]) -> None:
+        """Take note that a plan has these done by their deadlines."""
+        with self._db.transaction():
+            for job_id in job_ids:
+                self._db.execute("UPDATE jobs SET promised = 1 WHERE id = ?", job_id)
 
     def get(self, job_id: int) -> JobRecord:
         """Return a job.
@@ -300,6 +326,7 @@ class JobStore:
         with self._db.transaction():
             for statement in (
                 "UPDATE jobs SET adopts = NULL WHERE adopts = ?",
+                "UPDATE jobs SET continues = NULL WHERE continues = ?",
                 "DELETE FROM job_dependencies WHERE job_id = ?",
                 "DELETE FROM job_dependencies WHERE after_id = ?",
                 "DELETE FROM transitions WHERE job_id = ?",
@@ -345,6 +372,8 @@ def _job(row: dict[str, Any]) -> JobRecord:
     error = row["error"]
     values = {name: row[name] for name in JobRecord.__struct_fields__}
     values["any_time"] = bool(row["any_time"])
-    values["after"] = [int(job_id) for job_id in (row["after"] or "").split(",") if job_id]
+    values["promised"] = bool(row["promised"])
+    for name in _GATHERED:
+        values[name] = [int(job_id) for job_id in (row[name] or "").split(",") if job_id]
     values["error"] = None if error is None else msgspec.json.decode(error, type=ErrorReport)
     return msgspec.convert(values, JobRecord, from_attributes=True)

@@ -5,9 +5,9 @@ from slidepack.daemon.store.database import Database
 
 __all__ = ["PlanInput", "QueueState"]
 
-QueueState = tuple[tuple[int, bool, int, float | None, bool], ...]
+QueueState = tuple[tuple[int, bool, int, float | None, float | None, bool], ...]
 """Of each job that waits or runs, in the queue's order: its id, whether it has a worker, priority,
-earliest time, and whether it minds no window."""
+earliest time, deadline, and whether it minds no window."""
 
 
 class PlanInput:
@@ -22,7 +22,8 @@ class PlanInput:
         states = sorted(LIVE)
         marks = ", ".join("?" * len(states))
         rows = self._db.query(
-            f"SELECT id, state IN ({marks}) AS runs, priority, not_before, any_time FROM jobs "
+            f"SELECT id, state IN ({marks}) AS runs, priority, not_before, deadline, any_time "
+            "FROM jobs "
             f"WHERE ended_at IS NULL AND (state = 'queued' OR state IN ({marks})) "
             "ORDER BY priority DESC, position",
             *states,
@@ -34,6 +35,7 @@ class PlanInput:
                 bool(row["runs"]),
                 row["priority"],
                 row["not_before"],
+                row["deadline"],
                 bool(row["any_time"]),
             )
             for row in rows

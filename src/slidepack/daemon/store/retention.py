@@ -30,6 +30,13 @@ class RetentionStore:
         )
         return row is not None
 
+    def origins(self) -> set[str]:
+        """Return the folders of what jobs go on from that may still begin, or be tried again."""
+        rows = self._db.query(
+            "SELECT DISTINCT origin FROM jobs WHERE origin <> '' AND state <> 'completed'"
+        )
+        return {str(row["origin"]) for row in rows}
+
     def add_leftover(self, job_id: int) -> None:
         """Note that the folder of a deleted job is to be removed."""
         self._db.execute("INSERT OR IGNORE INTO job_leftovers VALUES (?)", job_id)

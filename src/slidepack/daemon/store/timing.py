@@ -16,6 +16,8 @@ class JobTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Higher ones come first; among equals the queue's order counts."""
     not_before: float | None = None
     """Unix time in seconds."""
+    deadline: float | None = None
+    """Unix time in seconds by which it should be done."""
     any_time: bool = False
     """Whether it may run outside the windows of the policy."""
     after: tuple[int, ...] = ()
@@ -29,7 +31,12 @@ class JobTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse values that cannot be kept."""
         if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise ValueError(f"priority is {self.priority}; use {-MAX_PRIORITY} to {MAX_PRIORITY}")
-        if self.not_before is not None and not 0 <= self.not_before <= _LATEST:
-            raise ValueError(f"not_before is {self.not_before:g}; use unix time in seconds")
+        for name in ("not_before", "deadline"):
+            time = getattr(self, name)
+            if time is not None and not 0 <= time <= _LATEST:
+                raise ValueError(f"{name} is {time:g}; use unix time in seconds")
+        begin, done = self.not_before, self.deadline
+        if begin is not None and done is not None and done <= begin:
+            raise ValueError(f"it should be done by {done:g}, and not begin before {begin:g}")
         if len(set(self.after)) != len(self.after):
             raise ValueError(f"after names a job twice: {list(self.after)}")

@@ -9,7 +9,8 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-_GONE: Final = ".gone"
+GONE: Final = ".gone"
+"""Ends the name of what was put aside."""
 
 
 class Discarder:
@@ -73,7 +74,7 @@ class Discarder:
 
 def aside_of(folder: Path) -> Path:
     """Return what `put_aside` names a folder."""
-    return folder.with_name(f".{folder.name}{_GONE}")
+    return folder.with_name(f".{folder.name}{GONE}")
 
 
 def remains(folder: Path) -> list[Path]:
@@ -87,5 +88,5 @@ def remains(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return [
-        folder / name for name in names if name.startswith(".") and name.endswith((_GONE, ".tmp"))
+        folder / name for name in names if name.startswith(".") and name.endswith((GONE, ".tmp"))
     ]

@@ -18,12 +18,16 @@ from slidepack.daemon.store.retention import RetentionStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.discarding import Discarder, aside_of, remains
 from slidepack.daemon.supervisor.keeping import of_no_use, read_kept
+from slidepack.daemon.supervisor.origins import Origins
 from slidepack.engine.contract.runfolder import RunFolder
 
 _AGAIN_SECONDS: Final = 60.0
 """Until a folder that refused is tried again."""
 _EVENTS_KEPT_SECONDS: Final = 600.0
 """After a job's end, for pages that were cut off and ask for what they missed."""
+_STATE_KEPT_SECONDS: Final = 30 * 86_400.0
+"""After a LoRA job's end its last checkpoint, with the optimizer's state, can be gone on from."""
+_ORIGINS_EVERY_SECONDS: Final = 60.0
 _EVENTS_AT_ONCE: Final = 5_000
 """Deleted in one transaction: others wait to write meanwhile."""
 _JOBS_AT_ONCE: Final = 20
@@ -41,7 +45,9 @@ class Retention:
         attempts: AttemptStore,
         runlog: RunLog,
         folder: Path,
+        origins: Origins,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Bind the stores.
 
@@ -51,7 +57,9 @@ class Retention:
             attempts: the tries at its jobs.
             runlog: what workers reported.
             folder: of all jobs; nothing outside it is ever deleted.
+            origins: what jobs go on from.
             monotonic: seconds on a clock that nobody sets.
+            now: unix time in seconds.
         """
         self._db = database
         self._store = RetentionStore(database)
@@ -60,7 +68,10 @@ class Retention:
         self._runlog = runlog
         self._folder = folder
         self._discarder = Discarder(folder)
+        self._origins = origins
         self._monotonic = monotonic
+        self._now = now
+        self._origins_due = float("-inf")
         self._lock = threading.Lock()
         self._due: dict[int, float] = {}
         self._events_due: dict[int, float] = {}
@@ -104,6 +115,7 @@ class Retention:
                     self._note(self._due, job_id, _AGAIN_SECONDS)
         self._drop_events()
         self._remove_leftovers()
+        self._drop_origins()
 
     def _look_back(self) -> None:
         """Note a few jobs of before the start: what a daemon noted dies with it."""
@@ -123,6 +135,8 @@ class Retention:
         if job.terminal and job.adopts is not None:
             # That job's checkpoints may have waited for this end.
             self._note(self._due, job.adopts, 0)
+        if (left_seconds := self._state_seconds(job)) > 0.0:
+            self._note(self._due, job_id, left_seconds)
         try:
             aside = not self._of_no_use(job, attempts) or self._put_aside(job_id)
             left = [path for folder in _left(job, attempts) for path in remains(folder.checkpoints)]
@@ -148,10 +162,29 @@ class Retention:
             return []
         elif job.state == "completed" and job.result and Path(job.result).is_dir():
             found = [checkpoint for folder in folders for checkpoint in folder.list_checkpoints()]
+            if self._state_seconds(job) > 0.0:
+                found = of_no_use(read_kept(folders), newest=0)
         else:
             found = of_no_use(read_kept(folders), newest=1)
         owners = {folder.checkpoints for folder in _left(job, attempts)}
         return [checkpoint for checkpoint in found if checkpoint.parent in owners]
+
+    def _state_seconds(self, job: JobRecord) -> float:
+        """Return how long a completed job's last checkpoint stays; 0 where it goes at once.
+
+        An adapter's is small. That of a whole model is six times its result, and would keep the
+        next job of the night waiting for room.
+        """
+        if job.state != "completed" or job.ended_at is None or not job.result:
+            return 0.0
+        if not (Path(job.result) / "adapter").is_dir():
+            return 0.0
+        return max(0.0, job.ended_at + _STATE_KEPT_SECONDS - self._now())
+
+    def _drop_origins(self) -> None:
+        if self._monotonic() >= self._origins_due:
+            self._origins_due = self._monotonic() + _ORIGINS_EVERY_SECONDS
+            self._origins.work()
 
     def _drop_events(self) -> None:
         """Delete one slice of the events that only told of steps."""

@@ -118,6 +118,7 @@ class Supervisor:
             self._end_packs(now)
             if not self._stopping:
                 self._start_next(now)
+                self._move(now)
 
     @property
     def longest_stop_seconds(self) -> float:
@@ -287,6 +288,15 @@ class Supervisor:
             self._oom_kills.pop(attempt.nonce, None)
             self._workers.pop(attempt.nonce, None)
         self._happened()
+
+    def _move(self, now: float) -> None:
+        """Ask the jobs to leave that go on elsewhere, or later, by the plan."""
+        for move in self._plan.moves(now):
+            with self._db.transaction():
+                job = self._jobs.get(move.job_id)
+                if job.state == "running" and job.wanted is None:
+                    logger.info("Job %d moves: %s.", job.id, move.why)
+                    self._jobs.want(job.id, "yield", now, move.why)
 
     def _start_next(self, now: float) -> None:
         woken = self._next_job.wake_paused(now)

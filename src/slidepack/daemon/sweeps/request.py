@@ -42,6 +42,8 @@ class SweepRequest(SweepPlan, frozen=True, kw_only=True, forbid_unknown_fields=T
     """As of a job."""
     not_before: float | None = None
     """Unix time in seconds before which no member starts."""
+    deadline: float | None = None
+    """Unix time in seconds by which all members should be done."""
     priority: int = 0
 
 

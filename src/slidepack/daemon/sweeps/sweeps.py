@@ -240,6 +240,7 @@ def _job_request(request: SweepRequest, settings: Any = None) -> JobRequest:
         held_out=request.held_out,
         start=request.start,
         not_before=request.not_before,
+        deadline=request.deadline,
         priority=request.priority,
         **fields,
     )
