@@ -60,6 +60,9 @@ def continue_job(
         str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
     ] = None,
     at: Annotated[str | None, Value(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
+    by: Annotated[
+        str | None, Value(help="When it should be done: 07:00 or 2026-12-24T18:30.")
+    ] = None,
     priority: Annotated[int | None, Value(help="Higher ones run first (0).")] = None,
     after: Annotated[
         list[int] | None, Value(help="Id of a job that must be completed first; repeatable.")
@@ -93,6 +96,7 @@ def continue_job(
         "name": name,
         "start": start,
         "not_before": None if at is None else parse_moment(at, datetime.now()),
+        "deadline": None if by is None else parse_moment(by, datetime.now()),
         "priority": priority,
         "after": after or None,
     }

@@ -87,6 +87,8 @@ class ContinueRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """As of a job."""
     not_before: float | None = None
     """Unix time in seconds before which it does not start."""
+    deadline: float | None = None
+    """Unix time in seconds by which it should be done."""
     priority: int = 0
     after: tuple[int, ...] = ()
     """Jobs that must be completed first."""
@@ -245,6 +247,7 @@ def _when(request: ContinueRequest) -> JobRequest:
         dataset=0,
         start=request.start,
         not_before=request.not_before,
+        deadline=request.deadline,
         priority=request.priority,
         after=request.after,
         after_failure=request.after_failure,

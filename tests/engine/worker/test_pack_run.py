@@ -43,7 +43,6 @@ from slidepack.engine.contract.events import (
     Failed,
     Finished,
     LaneJoined,
-    LaneLeft,
     PhaseChanged,
     Started,
     Warned,
@@ -162,39 +161,6 @@ def test_rows_are_filled_up_only_in_exact_mode(
     else:
         assert len(sizes) > 1
         assert max(sizes) <= plain_lanes.plan.micro_batch_tokens
-
-
-@pytest.mark.parametrize("begun", [False, True], ids=["at once", "at its checkpoint"])
-def test_a_lane_whose_disk_takes_no_event_is_told_of_by_its_pack(
-    plain_lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
-) -> None:
-    runs = make_lanes(tmp_path, plain_lanes.specs.values())
-    # Every write to it finds the disk full.
-    full = Path("/dev/full")
-    if begun:
-        step = Seat.next_step
-
-        def then_full(seat: Seat, ahead: int = 0) -> LaneStep:
-            if seat.ref.lane == "b" and seat.steps_done == 2:
-                seat.folder.events.rename(tmp_path / "b.jsonl")
-                descriptor = os.open(full, os.O_WRONLY)
-                os.dup2(descriptor, seat.events._descriptor)
-                os.close(descriptor)
-            return step(seat, ahead)
-
-        monkeypatch.setattr(Seat, "next_step", then_full)
-    else:
-        runs["b"].events.symlink_to(full)
-    pack = make_pack(tmp_path / "pack", runs.values(), plain_lanes.plan)
-    assert run_here(pack) == 0, "the others end well"
-    errors = {
-        event.lane: event.error.code if event.error else None
-        for event in pack_events(pack)
-        if isinstance(event, LaneLeft)
-    }
-    assert errors == {"a": None, "b": "DISK-FULL", "c": None}
-    for name in "ac":
-        assert isinstance(events_of(runs[name])[-1], Finished)
 
 
 def test_a_pack_without_lanes_is_complete(plain_lanes: Lanes, tmp_path: Path) -> None:

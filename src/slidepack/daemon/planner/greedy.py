@@ -10,6 +10,7 @@ from slidepack.daemon.planner.bounds import lower_bound
 from slidepack.daemon.planner.instance import Instance
 from slidepack.daemon.planner.schedule import Recompute, Schedule, Strategy
 from slidepack.daemon.planner.score import Score, priority_weights, score_of
+from slidepack.daemon.planner.seat_run import SeatRuns
 from slidepack.daemon.planner.simulate import simulate
 
 __all__ = ["Found", "Judge", "endless", "orders", "portfolio"]
@@ -51,6 +52,7 @@ class Judge:
         """
         self.instance, self.until, self.out_of_time = instance, until, out_of_time
         self.weights = priority_weights(instance, range(len(instance.tasks)))
+        self.runs = SeatRuns(instance)
         self.best: Found | None = None
         self.simulated = 0
         self._goal = _goal(instance) if len(self.weights) == 1 else 0.0
@@ -69,9 +71,18 @@ class Judge:
         if self.best is None:
             return self.out_of_time()
         score, _, _ = self.best
+        return self.out_of_time() or self.is_good(score)
+
+    def is_good(self, score: Score) -> bool:
+        """Return whether no plan is much better than one with this score."""
         ends = self.until == math.inf or score.missing_value == 0.0
         kept = score.missed_deadlines == 0 and ends
-        return self.out_of_time() or (kept and score.seconds <= _GOOD_ENOUGH * self._goal)
+        return kept and score.seconds <= _GOOD_ENOUGH * self._goal
+
+    def learn(self, bound: float) -> None:
+        """Take note of open seconds that no plan for all tasks is below."""
+        if len(self.weights) == 1:
+            self._goal = max(self._goal, bound)
 
     def found(self) -> Found:
         """Return the best of all that was tried."""

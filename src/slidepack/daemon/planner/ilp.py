@@ -26,11 +26,19 @@ class HighsSolver:
         """
         self._gap, self._seed = gap, seed
 
-    def solve(self, milp: Milp, *, seconds: float, start: Sequence[float] | None = None) -> Solved:
+    def solve(
+        self,
+        milp: Milp,
+        *,
+        seconds: float,
+        start: Sequence[float] | None = None,
+        presolve: bool = True,
+    ) -> Solved:
         """Solve within so many seconds (see `milp.Solver`)."""
         highs = _Highs()
         for name, value in (
             ("output_flag", False),
+            ("presolve", "choose" if presolve else "off"),
             ("threads", 1),
             ("random_seed", self._seed),
             ("mip_rel_gap", self._gap),
@@ -53,6 +61,7 @@ class HighsSolver:
             objective=info.objective_function_value if found else inf,
             dual_bound=info.mip_dual_bound if mixed else info.objective_function_value,
             optimal=status == HighsModelStatus.kOptimal,
+            duals=[] if mixed else [float(dual) for dual in highs.getSolution().row_dual],
         )
 
 

@@ -47,17 +47,27 @@ class Solved(msgspec.Struct, frozen=True, kw_only=True):
     dual_bound: float
     """No solution is better; minus infinity where nothing is known."""
     optimal: bool
+    duals: list[float] = []
+    """Of the rows, where no column is an integer: what one more of each would cost."""
 
 
 class Solver(Protocol):
     """Solves programs."""
 
-    def solve(self, milp: Milp, *, seconds: float, start: Sequence[float] | None = None) -> Solved:
+    def solve(
+        self,
+        milp: Milp,
+        *,
+        seconds: float,
+        start: Sequence[float] | None = None,
+        presolve: bool = True,
+    ) -> Solved:
         """Solve within so many seconds.
 
         Args:
             milp: the program.
             seconds: after which the best so far is taken.
             start: values of the columns to begin with.
+            presolve: whether to simplify the program first, where that is worth its time.
         """
         ...

@@ -24,7 +24,7 @@ _PAYS: Final = 1.05
 
 _SOLVER_RESERVE: Final = 0.75
 """Of the time, for the solver and what comes after it."""
-_SOLVER_SHARE: Final = 0.6
+_SOLVER_SHARE: Final = 0.75
 """Of the time that is left, for the solver itself."""
 _AFTER_SOLVER: Final = 5
 """Times as many changes are tried from what the solver says: whoever asks it has time to wait."""
@@ -67,12 +67,20 @@ def make_plan(
     greedy = judge.found()
     judge.out_of_time = lambda: seconds_left() <= 0.0
     if solver is not None and asks and not judge.enough():
-        seconds = min(options.solver_seconds, _SOLVER_SHARE * seconds_left())
-        proved = improve(judge, solver, seconds=seconds)
+        proved = improve(
+            judge, solver, seed=options.seed, seconds_left=_part_of(seconds_left, options)
+        )
         search(judge, seed=options.seed, rounds=_AFTER_SOLVER * options.search_rounds)
         method = "solver" if judge.found()[0] < greedy[0] else "greedy"
     try_moves(judge, least_gain_seconds=options.least_gain_seconds)
     return _answer(judge, proved, method)
+
+
+def _part_of(seconds_left: Callable[[], float], options: Options) -> Callable[[], float]:
+    """Return what is left of the solver's part of the time; all of it where time is no matter."""
+    begun = seconds_left()
+    whole = min(options.solver_seconds, _SOLVER_SHARE * begun)
+    return lambda: whole if begun == math.inf else whole - (begun - seconds_left())
 
 
 def _answer(judge: Judge, proved: float | None, method: Literal["greedy", "solver"]) -> Plan:

@@ -4,47 +4,19 @@ Where no task waits for another and each seat has devices of its own, a change c
 at most, and only those are simulated again.
 """
 
-import itertools
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from slidepack.daemon.planner.greedy import Judge, orders
-from slidepack.daemon.planner.instance import Instance
-from slidepack.daemon.planner.schedule import Recompute, Schedule, Strategy
-from slidepack.daemon.planner.score import Score, score_of
-from slidepack.daemon.planner.simulate import simulate
+from slidepack.daemon.planner.greedy import Judge
+from slidepack.daemon.planner.parts import Part, judged, part_of, separable, show
+from slidepack.daemon.planner.tune import NO_CAP, tuned
 
-__all__ = ["search", "separable", "tune_seats"]
+__all__ = ["search", "search_from"]
 
-_NO_CAP: Final = 16.0
-"""As a factor: a pack with so many tokens is bound by them anyway."""
-_CAPS: Final = (1.0, 2.0, 4.0, _NO_CAP)
-_RECOMPUTE: Final[tuple[Recompute, ...]] = ("never", "for tokens")
-_NAMES: Final = ("most steps", "most memory", "longest", "due")
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One seat of a plan: who is there, in which order, how full, and what comes of it."""
-
-    order: tuple[int, ...]
-    cap: float
-    recompute: Recompute
-    schedule: Schedule
-
-    @property
-    def end(self) -> float:
-        return self.schedule.makespan
-
-
-def separable(instance: Instance, seat_of: Sequence[int]) -> bool:
-    """Return whether the seats of a plan have nothing to do with each other."""
-    if any(instance.waits_for):
-        return False
-    devices = [device for seat in set(seat_of) for device in instance.seats[seat].devices]
-    return len(devices) == len(set(devices))
+_MEMORY: Final = 40
+"""Changes for which the search remembers how good its plan was."""
 
 
 def search(judge: Judge, *, seed: int, rounds: int) -> None:
@@ -57,39 +29,35 @@ def search(judge: Judge, *, seed: int, rounds: int) -> None:
     generator = random.Random(seed)
     seat_of = _seat_of(judge)
     if seat_of is not None and separable(judge.instance, seat_of):
-        _search_seats(judge, generator, rounds, _tuned(judge, seat_of))
+        _search_seats(judge, generator, rounds, tuned(judge, seat_of))
     else:
         _search_whole(judge, generator, rounds)
 
 
-def tune_seats(judge: Judge, seat_of: Sequence[int]) -> list[float]:
-    """Find the best order and token cap for each seat by itself, and let the judge see the plan.
+def search_from(
+    judge: Judge,
+    seat_of: Sequence[int],
+    proposed: Mapping[int, Sequence[tuple[int, ...]]],
+    *,
+    seed: int,
+    rounds: int,
+) -> list[float]:
+    """Improve a plan that is not the judge's best by at most so many changes.
+
+    Args:
+        judge: that has a plan.
+        seat_of: of each task.
+        proposed: orders of the tasks of a seat, to be tried with packs of any size.
+        seed: of the changes.
+        rounds: changes that are tried.
 
     Returns:
-        When each seat ends, in open seconds.
+        When each seat ended before any change, in open seconds.
     """
-    return [part.end for part in _tuned(judge, seat_of)]
-
-
-def _tuned(judge: Judge, seat_of: Sequence[int]) -> list[_Part]:
-    parts: list[_Part] = []
-    ranked = orders(judge.instance)
-    _, best, _ = judge.found()
-    tried = [ranked[name] for name in _NAMES if name in ranked]
-    for seat in range(len(judge.instance.seats)):
-        here = {task for task, chosen in enumerate(seat_of) if chosen == seat}
-        cap = best.cap_factors[seat] if best.cap_factors else _NO_CAP
-        now = best.recompute[seat] if best.recompute else "freely"
-        found = _part(judge, seat, tuple(k for k in best.order if k in here), cap, now)
-        choices = (_RECOMPUTE if best.recompute else ("freely",)) if here else ()
-        for order, cap, choice in itertools.product(tried, _CAPS, choices):
-            if judge.out_of_time():
-                break
-            part = _part(judge, seat, tuple(k for k in order if k in here), cap, choice)
-            found = min(found, part, key=lambda p: _judged(judge, [p]))
-        parts.append(found)
-    _show(judge, parts)
-    return parts
+    parts = tuned(judge, seat_of, proposed)
+    ends = [part.end for part in parts]
+    _search_seats(judge, random.Random(seed), rounds, parts)
+    return ends
 
 
 def _seat_of(judge: Judge) -> list[int] | None:
@@ -103,76 +71,38 @@ def _seat_of(judge: Judge) -> list[int] | None:
     return [placed[task] for task in range(len(instance.tasks))]
 
 
-def _part(
-    judge: Judge, seat: int, order: tuple[int, ...], cap: float, recompute: Recompute
-) -> _Part:
-    instance = judge.instance
-    _, best, _ = judge.found()
-    seat_of = [-1] * len(instance.tasks)
-    for task in order:
-        seat_of[task] = seat
-    strategy = Strategy(
-        order=order,
-        cap_factors=(cap,) * len(instance.seats),
-        max_lanes=best.max_lanes,
-        recompute=(recompute,) * len(instance.seats),
-        seat_of=tuple(seat_of),
-        released=best.released,
-    )
-    return _Part(order, cap, recompute, simulate(instance, strategy, frozenset(order)))
+def _search_seats(judge: Judge, generator: random.Random, rounds: int, parts: list[Part]) -> None:
+    """Change parts at random, and let the judge see the best plan that comes of it.
 
-
-def _merged(parts: Sequence[_Part]) -> Schedule:
-    whole = Schedule()
-    for part in parts:
-        whole.placements += part.schedule.placements
-        whole.unfinished += part.schedule.unfinished
-        whole.not_begun += part.schedule.not_begun
-    return whole
-
-
-def _judged(judge: Judge, parts: Sequence[_Part]) -> Score:
-    return score_of(judge.instance, _merged(parts), judge.weights, judge.until)
-
-
-def _show(judge: Judge, parts: Sequence[_Part]) -> None:
-    """Simulate the whole plan: what counts is that, not the parts."""
-    _, best, _ = judge.found()
-    seat_of = [-1] * len(judge.instance.tasks)
-    for seat, part in enumerate(parts):
-        for task in part.order:
-            seat_of[task] = seat
-    judge.try_out(
-        replace(
-            best,
-            order=tuple(task for part in parts for task in part.order),
-            cap_factors=tuple(part.cap for part in parts),
-            recompute=tuple(part.recompute for part in parts),
-            seat_of=tuple(seat_of),
-        )
-    )
-
-
-def _search_seats(judge: Judge, generator: random.Random, rounds: int, parts: list[_Part]) -> None:
-    score = _judged(judge, parts)
-    begun_with = score
-    for _ in range(rounds):
-        if judge.out_of_time():
+    A change counts that is no worse than what was there some changes ago: so the search leaves
+    plans that no single change makes better.
+    """
+    score = best_score = begun_with = judged(judge, parts)
+    best = parts
+    before = [score] * _MEMORY
+    for number in range(rounds):
+        if judge.out_of_time() or judge.is_good(best_score):
             break
         changed = _changed(judge, generator, parts)
         if changed is None:
             continue
         candidate = [changed.get(seat, part) for seat, part in enumerate(parts)]
-        tried = _judged(judge, candidate)
-        if tried < score:
-            parts, score = candidate, tried
-    if score < begun_with:
-        _show(judge, parts)
+        allowed = max(score, before[number % _MEMORY])
+        end = max(part.end for part in candidate)
+        if not judge.runs.possible or end <= allowed.seconds:
+            tried = judged(judge, candidate)
+            if tried <= allowed:
+                parts, score = candidate, tried
+        before[number % _MEMORY] = score
+        if score < best_score:
+            best, best_score = parts, score
+    if best_score < begun_with:
+        show(judge, best)
 
 
 def _changed(
-    judge: Judge, generator: random.Random, parts: Sequence[_Part]
-) -> dict[int, _Part] | None:
+    judge: Judge, generator: random.Random, parts: Sequence[Part]
+) -> dict[int, Part] | None:
     """Return the seats that a random change makes anew: it begins where the plan ends."""
     last = max(range(len(parts)), key=lambda seat: parts[seat].end)
     part = parts[last]
@@ -200,16 +130,16 @@ def _changed(
     }
 
 
-def _varied(judge: Judge, generator: random.Random, seat: int, part: _Part) -> _Part:
+def _varied(judge: Judge, generator: random.Random, seat: int, part: Part) -> Part:
     """Return a seat with another cap, or with one task elsewhere in its order."""
     if generator.random() < 0.5:
         cap = part.cap * generator.uniform(0.7, 1.4)
-        return _part(judge, seat, part.order, cap, part.recompute)
+        return part_of(judge, seat, part.order, cap, part.recompute, part.max_lanes)
     return _with_order(judge, seat, part, _reordered(generator, part.order))
 
 
-def _with_order(judge: Judge, seat: int, part: _Part, order: tuple[int, ...]) -> _Part:
-    return _part(judge, seat, order, part.cap, part.recompute)
+def _with_order(judge: Judge, seat: int, part: Part, order: tuple[int, ...]) -> Part:
+    return part_of(judge, seat, order, part.cap, part.recompute, part.max_lanes)
 
 
 def _may_move(judge: Judge, task: int, seat: int) -> bool:
@@ -245,7 +175,7 @@ def _search_whole(judge: Judge, generator: random.Random, rounds: int) -> None:
             return
         _, best, _ = judge.found()
         seats = len(judge.instance.seats)
-        caps = best.cap_factors or (_NO_CAP,) * seats
+        caps = best.cap_factors or (NO_CAP,) * seats
         if generator.random() < 0.3:
             factor, chosen = generator.uniform(0.7, 1.4), generator.randrange(seats)
             caps = tuple(cap * factor if seat == chosen else cap for seat, cap in enumerate(caps))
