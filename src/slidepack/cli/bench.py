@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slidepack.cli.bench_chat import chat
 from slidepack.cli.bench_daemon import daemon
 from slidepack.cli.bench_packed import packed
 from slidepack.cli.bench_planner import planner
@@ -109,6 +110,7 @@ def slide(
 
 
 app.command("packed")(packed)
+app.command("chat")(chat)
 app.command("daemon")(daemon)
 app.command("planner")(planner)
 app.command("sweep")(sweep)
