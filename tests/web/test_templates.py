@@ -47,7 +47,11 @@ _ROOT = next(p for p in Path(__file__).resolve().parents if (p / _FOLDER).is_dir
 _ALL = sorted(str(p.relative_to(_ROOT / _FOLDER)) for p in (_ROOT / _FOLDER).rglob("*.html"))
 _OF_JOB = [name for name in _ALL if name == "job.html" or name.startswith("parts/job_")]
 _OF_ERROR = ["error.html", "parts/error.html"]
-_OF_HOME = [name for name in _ALL if name not in {*_OF_JOB, *_OF_ERROR, "base.html"}]
+_OF_PLAN = ["plan.html", "parts/plan.html"]
+"""Rendered in `test_plan_page`."""
+_OF_HOME = [
+    name for name in _ALL if name not in {*_OF_JOB, *_OF_ERROR, *_OF_PLAN, "base.html"}
+]
 
 _ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
 _PROBLEM = ProbeProblem(item="any", what="It could not be read.", why="denied", fix="Look.")

@@ -8,6 +8,7 @@ from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.plan_view import PlanView
 from slidepack.web.results import JobDetail
 
 
@@ -33,6 +34,16 @@ class HomePage:
     """Whether training may run now."""
     defaults: JobRequest
     """What the fields of a new job mean while they are empty."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanPage:
+    """The page of the plan."""
+
+    csrf_token: str
+    view: PlanView | None
+    """None while there is no plan."""
+    policy: PolicyState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

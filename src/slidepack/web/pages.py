@@ -24,6 +24,8 @@ from slidepack.web.api import add_model_now
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
 from slidepack.web.continue_api import continue_form
 from slidepack.web.forms import job_request
+from slidepack.web.page_session import csrf_of
+from slidepack.web.plan_page import plan_pages
 from slidepack.web.results import JobDetail, job_detail, log_tail
 
 AnyRequest = Request[Any, Any, Any]
@@ -171,6 +173,7 @@ def page_router() -> Router:
             act,
             continue_form,
             hold_queue,
+            *plan_pages(),
         ],
     )
 
@@ -178,7 +181,7 @@ def page_router() -> Router:
 def _home(request: AnyRequest, service: Service, access: Access) -> HomePage:
     report = service.hardware.report()
     return HomePage(
-        csrf_token=_csrf(request, access),
+        csrf_token=csrf_of(request, access),
         hardware=HardwareCards(
             report=report,
             findings=tuple(found for found in findings(report) if found.level != "ok"),
@@ -199,7 +202,7 @@ def _job(request: AnyRequest, service: Service, access: Access, job_id: int) -> 
     diverged = detail.job.state == "failed" and error is not None and error.code == "RUN-DIVERGED"
     measured = [row for row in detail.evaluations if row["split"] == "selection"]
     return JobPage(
-        csrf_token=_csrf(request, access),
+        csrf_token=csrf_of(request, access),
         detail=detail,
         samples=_sample_pairs(detail),
         log=log_tail(service, job_id, _LOG_BYTES),
@@ -227,12 +230,6 @@ def _sample_pairs(detail: JobDetail) -> list[SamplePair]:
         )
         for prompt in prompts
     ]
-
-
-def _csrf(request: AnyRequest, access: Access) -> str:
-    """Return the session's token, or an empty string for a request by bearer token."""
-    session = access.session_of(dict(request.scope["headers"]))
-    return access.csrf_token(session) if session else ""
 
 
 def _require_known(name: str, known: tuple[str, ...]) -> None:
