@@ -2,15 +2,15 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import pytest
 import torch
+from support.corpus import corpus
 from support.exports import export
 from support.llama_cpp import next_logprobs, require_llama_cpp, tokens
 from support.runs import dataset_ref, make_run
@@ -26,21 +26,6 @@ from slidepack.engine.model.loading import Shards
 from slidepack.engine.shape import read_shape
 
 pytestmark = pytest.mark.full
-
-_LINES: Final = 10_000
-_PARTS: Final = (
-    *("hello", "World", " the", "'s", "n't", "naïve", "Straße", "e\u0301", "Ω", "ﬁ"),
-    *("🙂", "👩‍👩‍👧", "🇫🇷", "👍🏽", "今天", "日本語", "한국어", "ไทย", "עברית", "العربية"),
-    *("def f(x):", "\treturn x**2", "  # note", '{"a": [1, 2]}', "</div>", "->", "!=", "\\n"),
-    *(" ", "  ", "    ", "\n", "\n\n\n", "\r\n", "\t", "\u00a0", "\u3000", "\u200b"),
-    *("1", "42", "1234567", "3.14", "١٢٣", "½", "<|im_start|>", "<|im_end|>", "<|endoftext|>"),
-    *("user\n", "|>", "<|", "“", "…", "\x00", "\x7f"),
-)
-
-
-def _corpus() -> list[str]:
-    made = random.Random(7)
-    return ["".join(made.choices(_PARTS, k=made.randint(1, 24))) for _ in range(_LINES)]
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +120,8 @@ def test_the_exported_file_is_imported_with_the_same_tokens_and_weights(
     subprocess.run(command, check=True)
     again = tmp_path / "again"
     before, after = load_tokenizer(smollm2_folder), load_tokenizer(again)
-    different = [text for text in _corpus() if before.encode(text) != after.encode(text)]
-    assert not different, f"{len(different)} of {_LINES} lines"
+    different = [text for text in corpus() if before.encode(text) != after.encode(text)]
+    assert not different, f"{len(different)} lines"
     assert after.template_source == before.template_source
 
     shape = read_shape(smollm2_folder)
@@ -165,5 +150,5 @@ def test_llama_cpp_runs_the_exported_file(
     theirs = torch.tensor([found[index] for index in range(shape.vocab)]).exp()
     assert float((theirs - wanted).abs().sum()) < (0.02 if quant == "f16" else 0.1)
     # It ends a text at NUL.
-    lines = [line for line in _corpus()[:500] if "\x00" not in line]
+    lines = [line for line in corpus(500) if "\x00" not in line]
     assert tokens(path, lines, start=True) == [tokenizer.encode(line) for line in lines]

@@ -84,9 +84,9 @@ def pieces_tokenizer(*, prefix: bool) -> Tokenizer:
     trained.normalizer = _spaces(prefix=prefix)
     trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False)
-    trained.train_from_iterator(
-        [line for line in corpus(_TRAINING_LINES) if "<|" not in line], trainer
-    )
+    # No published vocabulary has a piece with NUL, which ends a text for llama.cpp.
+    lines = [line for line in corpus(_TRAINING_LINES) if "<|" not in line and "\x00" not in line]
+    trained.train_from_iterator(lines, trainer)
     learned = sorted(trained.get_vocab().items(), key=lambda item: item[1])
     # SentencePiece puts what it merged first, single characters last.
     pieces = [token for token, _ in learned if len(token) > 1]

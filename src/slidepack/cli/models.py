@@ -21,12 +21,12 @@ _POLL_SECONDS = 0.3
 
 @app.command("add")
 def add(
-    source: Annotated[str, typer.Argument(help="Folder, GGUF file or hub id.")],
+    source: Annotated[str, typer.Argument(help="Folder, GGUF file, hub id or ollama:NAME.")],
     name: Annotated[str, typer.Option(help="Display name.")] = "",
     revision: Annotated[str, typer.Option(help="Branch, tag or commit on the hub.")] = "",
     json_output: Json = False,
 ) -> None:
-    """Bring a model in: a Hugging Face folder, a GGUF file, or a hub id."""
+    """Bring a model in: a Hugging Face folder, a GGUF file, a hub id, or a model of Ollama's."""
     client = connect()
     model = add_and_wait(client, source, name, revision, quiet=json_output)
     if json_output:

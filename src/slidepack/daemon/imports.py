@@ -1,6 +1,7 @@
 """Brings models in: one importer process at a time a model, followed through its progress file."""
 
 import logging
+import os
 import re
 import shutil
 import signal
@@ -29,6 +30,7 @@ from slidepack.engine.importer.contract import (
     decode_line,
 )
 from slidepack.engine.importer.fingerprint import quick_stamp
+from slidepack.engine.importer.ollama import OLLAMA_PREFIX, find_blob, ollama_folders
 from slidepack.engine.shape import PICKLE_SUFFIXES, read_shape, refuse_pickles
 
 logger = logging.getLogger(__name__)
@@ -58,15 +60,20 @@ class ModelImports:
         """Record a model to bring in; the next tick starts the import. The same source is reused.
 
         Args:
-            source: a folder, a GGUF file or a hub id.
+            source: a folder, a GGUF file, a hub id, or a name of Ollama's behind `ollama:`.
             name: display name; empty takes it from the source.
             revision: on the hub.
             now: unix time in seconds.
 
         Raises:
-            SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE, MODEL-UNSUPPORTED.
+            SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE, MODEL-UNSUPPORTED,
+                MODEL-BROKEN.
         """
         source = source.strip()
+        if source.startswith(OLLAMA_PREFIX):
+            known_as = source.removeprefix(OLLAMA_PREFIX)
+            source = str(find_blob(known_as, ollama_folders(os.environ, Path.home())))
+            name = name or known_as
         kind = source_kind(source)
         if kind != "hub":
             source = str(expand_user(source).resolve())
@@ -228,7 +235,8 @@ def source_kind(source: str) -> Kind:
         "MODEL-NOT-FOUND",
         "There is no such model.",
         why=f"{clip(source, 200) or 'an empty text'} is no folder, no file and no hub id",
-        fix="Name a Hugging Face folder, a GGUF file, or a hub id such as owner/name.",
+        fix="Name a Hugging Face folder, a GGUF file, a hub id such as owner/name, or a model of "
+        "Ollama's such as ollama:llama3.2.",
     )
 
 

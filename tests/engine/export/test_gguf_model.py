@@ -17,9 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod
-from slidepack.engine.export.gguf_family import gguf_family, tensor_name
-from slidepack.engine.export.gguf_model import gguf_bytes, rope_factors
+from slidepack.engine.export.gguf_family import gguf_family
+from slidepack.engine.export.gguf_model import gguf_bytes
 from slidepack.engine.export.gguf_rows import permuted, unpermuted
+from slidepack.engine.families.gguf_rope import rope_factors
+from slidepack.engine.families.gguf_table import tensor_name
 from slidepack.engine.importer.gguf_file import GgufFile
 from slidepack.engine.importer.gguf_model import read_model_shape, write_model
 from slidepack.engine.importer.gguf_tokenizer import write_tokenizer

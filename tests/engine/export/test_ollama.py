@@ -13,7 +13,8 @@ from support.go_templates import render_go
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import Role
 from slidepack.engine.export.go_template import find_between, go_template
-from slidepack.engine.export.ollama import model_name, write_modelfile
+from slidepack.engine.export.naming import model_name
+from slidepack.engine.export.ollama import write_modelfile
 from slidepack.engine.export.speech import Speech, read_speech
 
 QUOTES = 'Say "hi" to {{ .System }}\n\\n """ and {% raw %} 🙂'

@@ -39,7 +39,7 @@ def _tiny_gguf(
     architecture: str = "llama",
     tensors: dict[str, np.ndarray] | None = None,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    pre: str | None = "gpt-2",
+    pre: str = "gpt-2",
     model: str = "gpt2",
     extra: dict[str, object] | None = None,
     tokens: list[str] | None = None,
@@ -55,8 +55,7 @@ def _tiny_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(5000.0)
     writer.add_tokenizer_model(model)
-    if pre is not None:
-        writer.add_tokenizer_pre(pre)
+    writer.add_tokenizer_pre(pre)
     names = tokens or ["<|end|>", "<tool>", *[chr(97 + i) for i in range(26)], "ab", "abc"]
     writer.add_token_list(names)
     writer.add_token_types([3, 4] + [1] * (len(names) - 2))

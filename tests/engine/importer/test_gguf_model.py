@@ -159,16 +159,17 @@ def refusal(path: Path) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("change", "code", "word"),
     [
-        ({"architecture": "qwen2"}, "MODEL-UNSUPPORTED", "qwen2"),
+        ({"architecture": "falcon"}, "MODEL-UNSUPPORTED", "falcon"),
+        ({"architecture": "qwen2"}, "MODEL-BROKEN", "blk.0.attn_q.bias"),
         ({"extra": {"llama.rope.scaling.type": "yarn"}}, "MODEL-UNSUPPORTED", "yarn"),
-        ({"extra": {"llama.rope.scaling.factor": 4.0}}, "MODEL-UNSUPPORTED", "factor is 4"),
+        ({"extra": {"llama.rope.scaling.attn_factor": 4.0}}, "MODEL-UNSUPPORTED", "factor is 4"),
         ({"extra": {"llama.expert_count": 8}}, "MODEL-UNSUPPORTED", "expert_count is 8"),
         ({"extra": {"llama.rope.dimension_count": 8}}, "MODEL-UNSUPPORTED", "dimension_count"),
-        ({"extra": {"split.count": 3}}, "MODEL-UNSUPPORTED", "split.count"),
+        ({"extra": {"split.count": 3}}, "MODEL-UNSUPPORTED", "one of 3 parts"),
         ({"extra": {"general.type": "adapter"}}, "MODEL-NOT-A-MODEL", "adapter"),
         ({"extra": {"llama.block_count": 4_000_000_000}}, "MODEL-BROKEN", "4000000000 layers"),
-        ({"pre": "llama-bpe"}, "MODEL-UNSUPPORTED", "llama-bpe"),
-        ({"model": "llama"}, "MODEL-UNSUPPORTED", "byte-level"),
+        ({"pre": "poro-chat"}, "MODEL-UNSUPPORTED", "poro-chat"),
+        ({"model": "bert"}, "MODEL-UNSUPPORTED", "byte-level"),
         ({"tokens": ["<|end|>", "<tool>", "a", "a"]}, "MODEL-BROKEN", "twice"),
         ({"tokens": ["<|end|>", "<tool>", "a", "b"]}, "MODEL-BROKEN", "merge 0"),
         ({"tokens": [f"t{i}" for i in range(VOCAB + 1)]}, "MODEL-BROKEN", "41 tokens"),
@@ -187,8 +188,11 @@ def test_refusals_name_what_they_found(
 def test_refused_tensors(tmp_path: Path, tiny_gguf: MakeGguf, tiny_tensors: MakeTensors) -> None:
     cases: list[tuple[dict[str, np.ndarray], str, str]] = []
     tensors = tiny_tensors()
-    tensors["rope_freqs.weight"] = np.ones(8, np.float32)
+    tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
     cases.append((tensors, "MODEL-UNSUPPORTED", "rope_freqs"))
+    tensors = tiny_tensors()
+    tensors["rope_freqs.weight"] = np.ones(7, np.float32)
+    cases.append((tensors, "MODEL-BROKEN", "rope_freqs"))
     tensors = tiny_tensors()
     tensors["blk.0.attn_q.bias"] = np.ones(HIDDEN, np.float32)
     cases.append((tensors, "MODEL-UNSUPPORTED", "attn_q.bias"))
@@ -210,11 +214,15 @@ def test_refused_tensors(tmp_path: Path, tiny_gguf: MakeGguf, tiny_tensors: Make
 
 
 def test_a_plain_scaling_that_scales_nothing_is_accepted(
-    tmp_path: Path, tiny_gguf: MakeGguf
+    tmp_path: Path, tiny_gguf: MakeGguf, tiny_tensors: MakeTensors
 ) -> None:
     extra = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1.0}
     model = GgufFile(tiny_gguf(tmp_path / "m.gguf", extra=extra))
     assert read_config(model)["rope_theta"] == 5000.0
+    assert "rope_scaling" not in read_config(model)
+    ones = tiny_tensors() | {"rope_freqs.weight": np.ones(8, np.float32)}
+    plain = GgufFile(tiny_gguf(tmp_path / "ones.gguf", tensors=ones))
+    assert "rope_scaling" not in read_config(plain)
     assert read_config(model)["tie_word_embeddings"] is False
 
 

@@ -49,6 +49,8 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """For `gguf`: the adapter alone, as a GGUF LoRA."""
     verify: bool = True
     """Read the export back and compare its logits with the trainer's."""
+    hand_over: bool = True
+    """For `ollama`: run `ollama create` where Ollama is installed."""
     name: str = "model"
     """How the model is called: in the file, and in Ollama."""
 

@@ -7,9 +7,10 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from torch import Tensor
 
 from slidepack.engine.export.adapter import Adapter
-from slidepack.engine.export.gguf_family import gguf_family, tensor_name
-from slidepack.engine.export.gguf_rows import permuted, stores_permuted
+from slidepack.engine.export.gguf_family import gguf_family
+from slidepack.engine.export.gguf_rows import permuted
 from slidepack.engine.export.gguf_stream import announce, append, begin
+from slidepack.engine.families.gguf_table import stores_permuted, tensor_name
 from slidepack.engine.shape import ModelShape
 
 __all__ = ["write_gguf_lora"]

@@ -5,7 +5,8 @@ from typing import Final
 from gguf import GGUFWriter, LlamaFileType, RopeScalingType
 
 from slidepack.engine.export.contract import Quant
-from slidepack.engine.export.gguf_family import GgufFamily, context_length
+from slidepack.engine.export.gguf_family import context_length
+from slidepack.engine.families.gguf_table import GgufFamily
 from slidepack.engine.shape import ModelShape
 
 __all__ = ["add_metadata"]

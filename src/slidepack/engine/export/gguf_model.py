@@ -1,6 +1,5 @@
 """Writes a whole model as one GGUF file, tensor by tensor."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -14,19 +13,26 @@ from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.export.contract import Quant
-from slidepack.engine.export.gguf_family import GgufFamily, gguf_family, tensor_name
+from slidepack.engine.export.gguf_family import gguf_family
 from slidepack.engine.export.gguf_metadata import add_metadata
-from slidepack.engine.export.gguf_rows import permuted, stores_permuted
+from slidepack.engine.export.gguf_rows import permuted
 from slidepack.engine.export.gguf_stream import announce, append, begin, stored_bytes
 from slidepack.engine.export.gguf_vocab import add_tokenizer
 from slidepack.engine.export.merge import MergedWeights
 from slidepack.engine.export.speech import Speech
-from slidepack.engine.shape import ModelShape, RopeShape
+from slidepack.engine.families.gguf_rope import rope_factors
+from slidepack.engine.families.gguf_table import (
+    ROPE_FREQS,
+    GgufFamily,
+    stores_permuted,
+    stores_plus_one,
+    tensor_name,
+)
+from slidepack.engine.shape import ModelShape
 
 __all__ = ["gguf_bytes", "write_gguf"]
 
 _MATRICES: Final = {"f16": GGMLQuantizationType.F16, "q8_0": GGMLQuantizationType.Q8_0}
-_ROPE_FREQS: Final = "rope_freqs.weight"
 _ALIGNMENT: Final = 32
 _HEADER_BYTES_A_TENSOR: Final = 128
 
@@ -68,7 +74,7 @@ def write_gguf(
         add_metadata(writer, shape, family, name, quant, license_name)
         add_tokenizer(writer, folder, speech, shape)
         if shape.rope.kind == "llama3":
-            announce(writer, _ROPE_FREQS, (shape.head_dim // 2,), GGMLQuantizationType.F32)
+            announce(writer, ROPE_FREQS, (shape.head_dim // 2,), GGMLQuantizationType.F32)
         for hf_name, size in shape.tensor_shapes().items():
             announce(writer, tensor_name(hf_name, shape), size, kinds[hf_name])
         begin(writer)
@@ -87,15 +93,6 @@ def gguf_bytes(shape: ModelShape, quant: Quant) -> int:
         -(-stored_bytes(size, kinds[name]) // _ALIGNMENT) * _ALIGNMENT + _HEADER_BYTES_A_TENSOR
         for name, size in shape.tensor_shapes().items()
     )
-
-
-def rope_factors(rope: RopeShape, head_dim: int) -> npt.NDArray[np.float32]:
-    """Return by what llama.cpp divides each rotary frequency: Llama 3.1's stretching."""
-    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    turns = rope.original_max_position / (2 * math.pi * rope.theta**exponents)
-    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    blend = np.clip(blend, 0.0, 1.0)
-    return (1.0 / ((1.0 - blend) / rope.factor + blend)).astype(np.float32)
 
 
 def _kinds(shape: ModelShape, quant: Quant) -> dict[str, GGMLQuantizationType]:
@@ -125,8 +122,7 @@ def _stored(
     size = shape.tensor_shapes()[name]
     if len(size) == 1:
         (vector,) = weights.rows(name)
-        one = shape.norm_plus_one and name.endswith("norm.weight")
-        return _encoded(name, vector + 1.0 if one else vector, kind)
+        return _encoded(name, vector + 1.0 if stores_plus_one(name, shape) else vector, kind)
     return _joined((_encoded(name, piece, kind) for piece in weights.rows(name)), size, kind)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import LoraMethod
 from slidepack.engine.export.adapter import Adapter, LowRank
-from slidepack.engine.export.gguf_family import gguf_family, tensor_name
-from slidepack.engine.export.gguf_rows import stores_permuted, unpermuted
+from slidepack.engine.export.gguf_family import gguf_family
+from slidepack.engine.export.gguf_rows import unpermuted
+from slidepack.engine.families.gguf_table import stores_permuted, stores_plus_one, tensor_name
 from slidepack.engine.importer.gguf_file import GgufFile, broken
 from slidepack.engine.shape import ModelShape
 
@@ -44,8 +45,7 @@ class GgufTensors:
         value = _values(self._file, tensor_name(name, self._shape), size)
         if stores_permuted(name, self._family):
             return unpermuted(value, self._shape.head_dim)
-        one = self._shape.norm_plus_one and name.endswith("norm.weight")
-        return value - 1.0 if one else value
+        return value - 1.0 if stores_plus_one(name, self._shape) else value
 
 
 def read_gguf_lora(path: Path, shape: ModelShape, method: LoraMethod) -> Adapter:

@@ -2,14 +2,7 @@
 
 from torch import Tensor
 
-from slidepack.engine.export.gguf_family import GgufFamily
-
-__all__ = ["permuted", "stores_permuted", "unpermuted"]
-
-
-def stores_permuted(name: str, family: GgufFamily) -> bool:
-    """Return whether llama.cpp stores a weight's rows in its own order."""
-    return family.permuted and name.endswith((".q_proj.weight", ".k_proj.weight"))
+__all__ = ["permuted", "unpermuted"]
 
 
 def permuted(rows: Tensor, head_dim: int) -> Tensor:

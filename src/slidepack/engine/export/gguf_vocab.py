@@ -8,26 +8,11 @@ from gguf import GGUFWriter, TokenType
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.tokenizer_files import read_object
 from slidepack.engine.export.speech import Speech
+from slidepack.engine.families.gguf_words import BYTES, BYTES_BY_WORDS, DIGITS, PRE_TOKENIZERS
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["PRE_TOKENIZERS", "add_tokenizer"]
+__all__ = ["add_tokenizer"]
 
-_CASES: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CAPITALS: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-_SMALL: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN: Final = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_CAPITALS}*{_SMALL}+|[^\r\n\p{{L}}\p{{N}}]?{_CAPITALS}+{_SMALL}*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-PRE_TOKENIZERS: Final[dict[tuple[str, ...], str]] = {
-    ("bytes by words",): "gpt-2",
-    ("digits", "bytes by words"): "smollm",
-    (_CASES + r"\p{N}{1,3}" + _REST, "bytes"): "llama-bpe",
-    (_CASES + r"\p{N}" + _REST, "bytes"): "qwen2",
-    (_TEKKEN, "bytes"): "tekken",
-}
-"""llama.cpp's name of how text is divided before it is merged, by the steps of tokenizer.json."""
 _SPACE: Final = "▁"
 _ROLES: Final = {"bos": "bos", "eos": "eos", "unk": "unk", "pad": "pad"}
 
@@ -127,7 +112,7 @@ def _merges(source: dict[str, Any]) -> list[tuple[str, str]]:
 def _pre_tokenizer(source: Any) -> str:
     steps = [] if source is None else source.get("pretokenizers", [source])
     described = tuple(_step(step) for step in steps)
-    name = PRE_TOKENIZERS.get(described)
+    name = next((known.name for known in PRE_TOKENIZERS if known.steps == described), None)
     if name is None:
         raise _unsupported(f"it divides text by {' and then '.join(described) or 'nothing'}")
     return name
@@ -136,9 +121,9 @@ def _pre_tokenizer(source: Any) -> str:
 def _step(step: dict[str, Any]) -> str:
     kind = step.get("type")
     if kind == "ByteLevel" and not step.get("add_prefix_space"):
-        return "bytes by words" if step.get("use_regex", True) else "bytes"
+        return BYTES_BY_WORDS if step.get("use_regex", True) else BYTES
     if kind == "Digits" and step.get("individual_digits"):
-        return "digits"
+        return DIGITS
     if kind == "Split" and step.get("behavior") == "Isolated" and not step.get("invert"):
         return str((step.get("pattern") or {}).get("Regex"))
     return str(kind)
@@ -180,5 +165,5 @@ def _unsupported(why: str) -> SlidepackError:
         "This model's tokenizer cannot be written as a GGUF file.",
         why=why,
         fix="Export the model as merged or peft; of tokenizers, GGUF files hold SentencePiece's "
-        f"and these: {', '.join(PRE_TOKENIZERS.values())}.",
+        f"and these: {', '.join(known.name for known in PRE_TOKENIZERS)}.",
     )

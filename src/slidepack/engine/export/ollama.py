@@ -1,6 +1,5 @@
 """Writes a Modelfile beside a GGUF file, and hands both to Ollama where it is installed."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,17 +9,9 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.export.go_template import find_between, go_template
 from slidepack.engine.export.speech import Speech
 
-__all__ = ["create_in_ollama", "model_name", "write_modelfile"]
+__all__ = ["create_in_ollama", "write_modelfile"]
 
 _MODELFILE: Final = "Modelfile"
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_MOST_NAME: Final = 60
-
-
-def model_name(name: str) -> str:
-    """Return a name as a file and as an Ollama model can have it: no separators, no dots ahead."""
-    plain = _NOT_IN_NAMES.sub("-", name).strip("-._")[:_MOST_NAME].strip("-._")
-    return plain.lower() or "model"
 
 
 def write_modelfile(folder: Path, gguf: str, speech: Speech) -> list[str]:

@@ -19,7 +19,8 @@ from slidepack.engine.export.gguf_family import context_length, gguf_family
 from slidepack.engine.export.gguf_lora import write_gguf_lora
 from slidepack.engine.export.gguf_model import gguf_bytes, write_gguf
 from slidepack.engine.export.merge import MergedWeights, stored_dtype
-from slidepack.engine.export.ollama import create_in_ollama, model_name, write_modelfile
+from slidepack.engine.export.naming import model_name
+from slidepack.engine.export.ollama import create_in_ollama, write_modelfile
 from slidepack.engine.export.placing import Place, require_room
 from slidepack.engine.export.prompts import fixed_prompts
 from slidepack.engine.export.readback import (
@@ -83,7 +84,7 @@ def run(
             raise ExportDiffersError(differs(found, str(aside)), found)
         on_commit()
         place.commit()
-    if request.format == "ollama":
+    if request.format == "ollama" and request.hand_over:
         reporter.show("ollama", 0, 1)
         work.notes.append(create_in_ollama(target, model_name(request.name)))
     sizes = {path.name: path.stat().st_size for path in sorted(target.iterdir())}

@@ -1,4 +1,4 @@
-"""Turns the weights of a Llama-type GGUF file into a Hugging Face folder's."""
+"""Turns the weights of a GGUF file into a Hugging Face folder's."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,34 +6,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from gguf import ReaderTensor, dequantize
 
+from slidepack.engine.families.gguf_table import (
+    GGUF_FAMILIES,
+    ROPE_FREQS,
+    stores_permuted,
+    stores_plus_one,
+    tensor_name,
+)
 from slidepack.engine.importer.gguf_config import read_config
 from slidepack.engine.importer.gguf_file import GgufFile, broken, unsupported
+from slidepack.engine.importer.gguf_weights import pieces, refuse_unreadable_types
 from slidepack.engine.importer.safetensors_stream import Chunk, tensor_bytes, write_float32
 from slidepack.engine.shape import ModelShape, shape_from_config
 
 SHARD_BYTES: Final = 1_000_000_000
 
 PIECE_ELEMENTS: Final = 1 << 22
-
-_TOP_NAMES: Final = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-
-_LAYER_NAMES: Final = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 def read_model_shape(gguf: GgufFile) -> ModelShape:
@@ -44,18 +33,18 @@ def read_model_shape(gguf: GgufFile) -> ModelShape:
             shape, MODEL-UNSUPPORTED where there is one too many or its type cannot be read.
     """
     shape = shape_from_config(read_config(gguf), gguf.path)
-    expected = {_gguf_name(name): sizes for name, sizes in shape.tensor_shapes().items()}
+    expected = {tensor_name(name, shape): sizes for name, sizes in shape.tensor_shapes().items()}
     missing = [name for name in expected if name not in gguf.tensors]
     if missing:
         raise broken(gguf.path, f"{len(missing)} tensors are missing, first {missing[0]}")
-    extra = sorted(set(gguf.tensors) - set(expected))
+    extra = sorted(set(gguf.tensors) - set(expected) - {ROPE_FREQS})
     if extra:
         raise unsupported(gguf.path, f"it has tensors with no place here, such as {extra[0]}")
     for name, sizes in expected.items():
         found = tuple(int(size) for size in reversed(gguf.tensors[name].shape))
         if found != sizes:
             raise broken(gguf.path, f"{name} is {found} where its sizes say {sizes}")
-    _refuse_unreadable_types(gguf)
+    refuse_unreadable_types(gguf)
     return shape
 
 
@@ -84,29 +73,13 @@ def write_model(
         names = ["model.safetensors"]
     places: dict[str, str] = {}
     for name, shard in zip(names, shards, strict=True):
-        pieces = _pieces(gguf, shape, list(shard), piece_elements)
-        write_float32(target / name, shard, _counted(pieces, on_bytes))
+        chunks = _chunks(gguf, shape, list(shard), piece_elements)
+        write_float32(target / name, shard, _counted(chunks, on_bytes))
         places |= dict.fromkeys(shard, name)
     if len(shards) > 1:
         total = sum(tensor_bytes(sizes) for shard in shards for sizes in shard.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         _write_json(target / "model.safetensors.index.json", index)
-
-
-def _refuse_unreadable_types(gguf: GgufFile) -> None:
-    samples = {tensor.tensor_type: tensor for tensor in gguf.tensors.values()}
-    for kind, tensor in samples.items():
-        try:
-            _dequantised(tensor, slice(0, 1))
-        except NotImplementedError as error:
-            raise unsupported(gguf.path, f"{tensor.name} is stored as {kind.name}") from error
-
-
-def _gguf_name(name: str) -> str:
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
-    _, _, layer, *middle, leaf = name.split(".")
-    return f"blk.{layer}.{_LAYER_NAMES['.'.join(middle)]}.{leaf}"
 
 
 def _shards(shape: ModelShape, shard_bytes: int) -> list[dict[str, tuple[int, ...]]]:
@@ -122,34 +95,28 @@ def _shards(shape: ModelShape, shard_bytes: int) -> list[dict[str, tuple[int, ..
     return shards
 
 
-def _counted(pieces: Iterator[Chunk], on_bytes: Callable[[int], None]) -> Iterator[Chunk]:
-    for piece in pieces:
-        yield piece
-        on_bytes(piece.nbytes)
+def _counted(chunks: Iterator[Chunk], on_bytes: Callable[[int], None]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        yield chunk
+        on_bytes(chunk.nbytes)
 
 
-def _pieces(
+def _chunks(
     gguf: GgufFile, shape: ModelShape, names: list[str], piece_elements: int
 ) -> Iterator[Chunk]:
+    family = GGUF_FAMILIES[shape.architecture]
     for name in names:
-        tensor = gguf.tensors[_gguf_name(name)]
-        permuted = name.endswith((".q_proj.weight", ".k_proj.weight"))
-        rows, columns = len(tensor.data), int(tensor.shape[0])
-        step = max(1, piece_elements // columns)
+        tensor = gguf.tensors[tensor_name(name, shape)]
+        permuted, plus_one = stores_permuted(name, family), stores_plus_one(name, shape)
+        rows = max(1, piece_elements // int(tensor.shape[0]))
         if permuted:
             # The permutation stays inside a head, so pieces of whole heads can be undone alone.
-            step = max(1, step // shape.head_dim) * shape.head_dim
-        for start in range(0, rows, step):
-            piece = _dequantised(tensor, slice(start, start + step))
-            if not np.isfinite(piece).all():
-                raise broken(gguf.path, f"{tensor.name} holds values that are not finite")
-            yield _unpermuted(piece, shape.head_dim) if permuted else piece
-
-
-def _dequantised(tensor: ReaderTensor, rows: slice) -> Chunk:
-    # Garbage in a damaged file overflows; the caller looks for what is not finite.
-    with np.errstate(all="ignore"):
-        return dequantize(tensor.data[rows], tensor.tensor_type)
+            rows = max(1, rows // shape.head_dim) * shape.head_dim
+        for piece in pieces(gguf, tensor, rows):
+            if permuted:
+                yield _unpermuted(piece, shape.head_dim)
+            else:
+                yield piece - np.float32(1.0) if plus_one else piece
 
 
 def _unpermuted(rows: Chunk, head_dim: int) -> Chunk:
