@@ -57,6 +57,7 @@ class SweepShop(Shop):
             self.changes,
             lambda _now: NIGHT,
             Origins(stores.database, self.paths.origins),
+            exports_of=lambda _job: [],
         )
         self.sweeps = Sweeps(
             database=stores.database,

@@ -15,7 +15,7 @@ from slidepack.engine.contract.errors import (
     code_of_exit,
 )
 
-FAMILIES = ("DATA-", "MODEL-", "GPU-", "RAM-", "DISK-", "RUN-", "DAEMON-", "CHAT-")
+FAMILIES = ("DATA-", "MODEL-", "GPU-", "RAM-", "DISK-", "RUN-", "DAEMON-", "EXPORT-", "CHAT-")
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

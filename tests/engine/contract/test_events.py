@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from support.reports import made_report
 
 from slidepack.engine.contract.control import ControlCommand, decode_command, encode_command
 from slidepack.engine.contract.errors import ErrorReport
@@ -14,6 +15,7 @@ from slidepack.engine.contract.events import (
     Evaluated,
     Failed,
     Finished,
+    Judged,
     LaneJoined,
     LaneLeft,
     PhaseChanged,
@@ -56,6 +58,7 @@ EVENTS: list[AnyEvent] = [
     ),
     Evaluated(at=1.5, step=0, split="selection", loss=1.0, rows=2, supervised_tokens=3),
     Sampled(at=1.5, step=0, prompt="a\nb", answer="木\u2028"),
+    Judged(at=1.5, report=made_report(9, 4)),
     Checkpointed(at=1.5, step=4, path="p", seconds=0.1, reason="schedule"),
     LaneJoined(at=1.5, lane="l", step=1),
     LaneLeft(at=1.5, lane="l", step=2, reason="done"),

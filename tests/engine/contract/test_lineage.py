@@ -52,6 +52,7 @@ def test_checkpoints_of_version_one_stay_those_of_their_job(name: str, digest: s
         ("optim__warmup_fraction", 0.0),
         ("epochs", 9.0),
         ("eval__max_rows", 7),
+        ("eval__judge_rows", 7),
         ("eval__every_steps", 7),
         ("eval__sample_prompts", ["What?"]),
         ("eval__sample_tokens", 7),

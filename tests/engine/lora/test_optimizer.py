@@ -120,9 +120,7 @@ def test_moments_that_were_carried_over_are_corrected_by_their_own_age() -> None
     carried = adamw_numbers(spec, 3, 10, 1.0, carried_steps=5)
     assert carried == adamw_numbers(spec, 8, 20, 1.0)
     assert carried != adamw_numbers(spec, 3, 10, 1.0)
-    assert torch.equal(
-        adamw_scalars_of(spec, 3, 10, 1.0, 5), adamw_scalars_of(spec, 8, 20, 1.0)
-    )
+    assert torch.equal(adamw_scalars_of(spec, 3, 10, 1.0, 5), adamw_scalars_of(spec, 8, 20, 1.0))
     falling = OptimSpec(lr=1e-3, schedule="linear", warmup_fraction=0.0)
     first = adamw_numbers(falling, 0, 10, 1.0, carried_steps=5)[1]
     assert first == pytest.approx(1e-3 / (1.0 - falling.beta1**6))

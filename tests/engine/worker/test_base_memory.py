@@ -22,6 +22,7 @@ from slidepack.engine.lora.pack import Pack
 from slidepack.engine.model.generate import generate_greedy
 from slidepack.engine.model.loss import LossSum
 from slidepack.engine.worker.base_memory import BaseMemory
+from slidepack.engine.worker.judging_pass import RowScore, score_rows
 
 
 def test_members_of_a_sweep_measure_their_base_once(
@@ -49,6 +50,7 @@ def test_members_of_a_sweep_measure_their_base_once(
     judges = alone(tmp_path / "alone", specs, plan)
     evaluated: list[tuple[str, ...]] = []
     asked: list[bool] = []
+    judged: list[bool] = []
     evaluate = Pack.evaluate
 
     def counted(pack: Pack, rows: dict[str, Sequence[EncodedRow]]) -> dict[str, LossSum]:
@@ -59,14 +61,20 @@ def test_members_of_a_sweep_measure_their_base_once(
         asked.append(lane is not None)
         return generate_greedy(decoder, lane, *rest, **more)
 
+    def scored(decoder: Any, lane: Any, *rest: Any, **more: Any) -> list[RowScore]:
+        judged.append(lane is not None)
+        return score_rows(decoder, lane, *rest, **more)
+
     monkeypatch.setattr(Pack, "evaluate", counted)
+    monkeypatch.setattr("slidepack.engine.worker.trainee.score_rows", scored)
     monkeypatch.setattr("slidepack.engine.worker.trainee.generate_greedy", generated)
     runs = make_lanes(tmp_path / "lanes", specs)
     assert run_here(make_pack(tmp_path / "pack", runs.values(), plan)) == 0
     first = [lanes for lanes in evaluated if lanes]
     assert first[:2] == [("rank-2",), ("rank-3",)], "the second has the rows of the first"
-    assert asked.count(False) == 2
-    assert asked.count(True) == 3
+    assert (judged.count(False), judged.count(True)) == (2, 3)
+    # The questions of the job, and those that it is judged by.
+    assert (asked.count(False), asked.count(True)) == (2 * 2, 2 * 3)
     for name, run in runs.items():
         assert lane_run(run) == lane_run(judges[name])
 

@@ -7,12 +7,14 @@ import msgspec
 
 from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.database import Database, Row
+from slidepack.daemon.store.judgements import Judgements
 from slidepack.engine.contract.events import (
     AnyEvent,
     Checkpointed,
     Evaluated,
     Failed,
     Finished,
+    Judged,
     PhaseChanged,
     Progress,
     Sampled,
@@ -20,6 +22,7 @@ from slidepack.engine.contract.events import (
     Warned,
     Yielded,
 )
+from slidepack.engine.contract.judgement import JudgeReport
 
 
 class RunLog:
@@ -28,6 +31,7 @@ class RunLog:
     def __init__(self, database: Database) -> None:
         """Bind the database."""
         self._db = database
+        self._judgements = Judgements(database)
 
     def ingest(self, attempt: AttemptRecord, events: Sequence[AnyEvent], offset: int) -> None:
         """Store events and the file offset behind them, in one transaction.
@@ -85,6 +89,8 @@ class RunLog:
                     event.prompt,
                     event.answer,
                 )
+            case Judged():
+                self._judgements.keep(job_id, attempt.number, event.report)
             case Warned():
                 self._db.execute(
                     "INSERT OR REPLACE INTO warnings VALUES (?, ?, ?, ?)",
@@ -200,6 +206,7 @@ class RunLog:
         with self._db.transaction():
             for table in ("events", "progress", "evaluations", "samples", "warnings"):
                 self._db.execute(f"DELETE FROM {table} WHERE job_id = ?", job_id)
+            self._judgements.forget(job_id)
 
     def last_event_id(self) -> int:
         """Return the id of the newest event, 0 where there is none."""
@@ -228,6 +235,10 @@ class RunLog:
             "SELECT prompt, step, answer FROM samples WHERE job_id = ? ORDER BY prompt, step",
             job_id,
         )
+
+    def judgement(self, job_id: int) -> JudgeReport | None:
+        """Return how the model compares with its base, as far as that is known."""
+        return self._judgements.of_job(job_id)
 
     def warnings(self, job_id: int) -> list[Row]:
         """Return the warnings of all attempts."""

@@ -1,8 +1,8 @@
 """Coded errors: the one shape in which every failure reaches a user.
 
 A code is stable and belongs to a family (`DATA-`, `MODEL-`, `GPU-`, `RAM-`, `DISK-`, `RUN-`,
-`DAEMON-`, `CHAT-`). Its entry in `CATALOGUE` fixes the process exit code and the HTTP status, so
-the command line, the API and the page show the same text for the same failure.
+`DAEMON-`, `EXPORT-`, `CHAT-`). Its entry in `CATALOGUE` fixes the process exit code and the HTTP
+status, so the command line, the API and the page show the same text for the same failure.
 """
 
 from typing import Final
@@ -88,6 +88,11 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "DAEMON-SERVICE-FAILED": ErrorClass(83, 500),
     "DAEMON-NOTIFIER-INVALID": ErrorClass(84, 422),
     "DAEMON-NOTIFIER-NOT-FOUND": ErrorClass(85, 404),
+    "EXPORT-NOT-FOUND": ErrorClass(90, 404),
+    "EXPORT-STATE": ErrorClass(91, 409),
+    "EXPORT-FILE-NOT-FOUND": ErrorClass(92, 404),
+    "EXPORT-RANGE": ErrorClass(93, 416),
+    "EXPORT-INVALID": ErrorClass(94, 422),
     "CHAT-REQUEST-INVALID": ErrorClass(100, 422),
     "CHAT-COMMAND-INVALID": ErrorClass(101, 422),
     "CHAT-VOICE-UNKNOWN": ErrorClass(102, 404),
@@ -96,6 +101,11 @@ CATALOGUE: Final[dict[str, ErrorClass]] = {
     "CHAT-CONTEXT-FULL": ErrorClass(105, 422),
     "CHAT-NO-ROOM": ErrorClass(106, 409),
     "CHAT-NOT-A-NUMBER": ErrorClass(107, 409),
+    "CHAT-NOT-FOUND": ErrorClass(108, 404),
+    "CHAT-ENDED": ErrorClass(109, 409),
+    "CHAT-BUSY": ErrorClass(110, 409),
+    "CHAT-HELD": ErrorClass(111, 409),
+    "CHAT-CRASHED": ErrorClass(112, 500),
 }
 
 

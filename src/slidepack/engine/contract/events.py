@@ -11,8 +11,9 @@ import msgspec
 
 from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import Frozen
+from slidepack.engine.contract.judgement import JudgeReport
 
-Phase = Literal["loading", "tokenising", "evaluating", "sampling", "training", "saving"]
+Phase = Literal["loading", "tokenising", "evaluating", "sampling", "judging", "training", "saving"]
 
 
 class Event(Frozen, frozen=True, kw_only=True, tag_field="type"):
@@ -82,6 +83,12 @@ class Sampled(Event, frozen=True, kw_only=True, tag="sample"):
     step: int
     prompt: str
     answer: str
+
+
+class Judged(Event, frozen=True, kw_only=True, tag="judged"):
+    """Whether the model is better than its base, as far as it is known; the newest one counts."""
+
+    report: JudgeReport
 
 
 class Checkpointed(Event, frozen=True, kw_only=True, tag="checkpoint"):
@@ -178,6 +185,7 @@ AnyEvent = (
     | Progress
     | Evaluated
     | Sampled
+    | Judged
     | Checkpointed
     | LaneJoined
     | LaneLeft

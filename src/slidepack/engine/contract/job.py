@@ -10,6 +10,8 @@ MAX_SAMPLE_PROMPTS: Final = 16
 """They are answered together, each with a key/value cache of its own."""
 _MOST_EPOCHS: Final = 100_000
 _MOST_MINUTES: Final = 1440.0
+_MOST_JUDGE_ROWS: Final = 1000
+"""A checkpoint keeps what the base made of each."""
 _MOST_STEPS: Final = 99_999_999
 """Checkpoints are named by steps of eight digits."""
 
@@ -163,6 +165,8 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
     split_seed: int | None = None
     """Decides which rows are held out; None is the job's own seed. Jobs that are compared share
     it, whatever their seeds are."""
+    judge_rows: int = 32
+    """Held-out rows that the tuned model is compared with its base by, once each; 0 for none."""
 
     def __post_init__(self) -> None:
         """Refuse values that leave nothing to train on."""
@@ -173,6 +177,10 @@ class EvalSpec(Frozen, frozen=True, kw_only=True):
         )
         _require(self.max_rows >= 1, f"max_rows is {self.max_rows}; use 1 or more")
         _require(self.every_steps >= 0, f"every_steps is {self.every_steps}; use 0 or more")
+        _require(
+            0 <= self.judge_rows <= _MOST_JUDGE_ROWS,
+            f"judge_rows is {self.judge_rows}; use 0 to {_MOST_JUDGE_ROWS}",
+        )
         _require(1 <= self.sample_tokens <= 1024, "sample_tokens must be 1 to 1024")
         _require(
             self.split_seed is None or 0 <= self.split_seed < 1 << 63,

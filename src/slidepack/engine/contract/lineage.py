@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.job import EvalSpec, JobSpec
 
 __all__ = ["differences", "fixed_part", "held_out_loss_is_comparable", "misfits", "spec_hash"]
 
@@ -33,6 +33,7 @@ _MAY_CHANGE: Final = frozenset(
         "eval.every_steps",
         "eval.sample_prompts",
         "eval.sample_tokens",
+        "eval.judge_rows",
     }
 )
 """The split is not among them: rows that were held out of one job must not be trained on by the
@@ -163,6 +164,8 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(spec)
     if spec.eval.split_seed is None:
         del fields["eval"]["split_seed"]
+    if spec.eval.judge_rows == EvalSpec().judge_rows:
+        del fields["eval"]["judge_rows"]
     if spec.continues is None:
         del fields["continues"]
     return fields

@@ -40,9 +40,13 @@ class SlidingLayers(Sequence[LayerWeights]):
     def __iter__(self) -> Iterator[LayerWeights]:
         """Yield the layers in order; each is valid until the next one is asked for."""
         for index in range(len(self)):
-            yield self._view(index)
-            # The pass over this layer was launched when the next one is asked for.
-            self._weights.release(index)
+            view = self._view(index)
+            try:
+                yield view
+            finally:
+                # The pass over this layer was launched when the next one is asked for; where it
+                # was abandoned, nothing else would let go of the slot.
+                self._weights.release(index)
 
     def _view(self, index: int) -> LayerWeights:
         flat = self._weights.acquire(index)

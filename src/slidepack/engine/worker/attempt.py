@@ -4,9 +4,11 @@ writes what comes of it into its run folder."""
 import json
 import os
 import platform
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import torch
 
 from slidepack.engine.contract.errors import SlidepackError
@@ -32,6 +34,8 @@ from slidepack.engine.worker.control import ControlReader
 from slidepack.engine.worker.dataset import EncodedData, load_data, write_rejects
 from slidepack.engine.worker.ending import check_learned
 from slidepack.engine.worker.eventlog import EventLog
+from slidepack.engine.worker.judging import Judging
+from slidepack.engine.worker.judging_run import RunJudge
 from slidepack.engine.worker.order import total_steps
 from slidepack.engine.worker.restore import restore
 from slidepack.engine.worker.room import require_room
@@ -68,6 +72,7 @@ class Attempt:
         self._identity = folder.read_identity()
         self._stop = stop
         self._tokenizer = tokenizer
+        self._judge: RunJudge | None = None
 
     def read_data(self, shape: ModelShape) -> EncodedData:
         """Tokenise the job's rows.
@@ -161,6 +166,8 @@ class Attempt:
                 resumed_from=origin.path,
             )
         )
+        self._judge = self._judge_of(trainee, data)
+        judged = self._judge.before(origin)
         if state is None:
             # What it begins with answers first: the base, or what the other job made of it.
             tuned = self.spec.continues is not None
@@ -177,6 +184,7 @@ class Attempt:
             events=self.events,
             control=ControlReader(self.folder.control),
             stop=self._stop,
+            judged=judged,
             checkpoints=Checkpoints(
                 self.folder.checkpoints,
                 self.spec,
@@ -186,6 +194,18 @@ class Attempt:
                 state,
             ),
         )
+
+    def _judge_of(self, trainee: Trainee, data: EncodedData) -> RunJudge:
+        judging = Judging(
+            data.judged_by,
+            trainee,
+            self._stop_ids,
+            self._tokenizer.decode,
+            lambda: self.phase("judging", 0, 0),
+            self._stop.check,
+            self.warn,
+        )
+        return RunJudge(judging, self.spec, self.events)
 
     def finish(
         self,
@@ -204,10 +224,12 @@ class Attempt:
         """
         check_learned(trainer, trainee, self.spec.optim, loss_after, self.warn)
         self._sample_if_it_fits(trainee, data, tuned=True, step=trainer.step)
+        assert self._judge is not None
+        report = self._judge.after(trainer.judged, trainer.step)
         self.phase("saving", 0, 0)
         speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
         peak_host, peak_device = _peak_bytes(trainee.device)
-        summary = {
+        summary: dict[str, Any] = {
             "steps": trainer.step,
             "tokens": trainer.tokens,
             "seconds": trainer.clock.seconds,
@@ -219,6 +241,7 @@ class Attempt:
             "peak_device_bytes": peak_device,
             "predicted_host_bytes": plan.predicted_host_bytes,
             "predicted_device_bytes": plan.predicted_device_bytes,
+            "judgement": msgspec.to_builtins(report),
         }
         self._write_result(trainee, summary)
         self.events.append(
@@ -258,8 +281,7 @@ class Attempt:
         answers = trainee.answer(
             [prompt.ids for prompt in data.prompts],
             self.spec.eval.sample_tokens,
-            eos_ids(Path(self.spec.base.path), self._tokenizer.eos_id)
-            | self._tokenizer.answer_end_ids,
+            self._stop_ids,
             tuned=tuned,
         )
         for prompt, ids in zip(data.prompts, answers, strict=True):
@@ -271,6 +293,14 @@ class Attempt:
                     answer=self._tokenizer.decode(ids),
                 )
             )
+
+    @cached_property
+    def _stop_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        return (
+            eos_ids(Path(self.spec.base.path), self._tokenizer.eos_id)
+            | self._tokenizer.answer_end_ids
+        )
 
     def phase(self, phase: Phase, done: int, total: int) -> None:
         """Report a phase.
@@ -285,7 +315,7 @@ class Attempt:
         """Report something that does not stop the run."""
         self.events.append(Warned(at=self.events.now(), code=code, message=message))
 
-    def _write_result(self, trainee: Trainee, summary: dict[str, float | None]) -> None:
+    def _write_result(self, trainee: Trainee, summary: dict[str, Any]) -> None:
         """Write the result aside and rename it, so that `result/` is whole or absent."""
         target = self.folder.result
         require_room(

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.loss import LossSum
+from slidepack.engine.worker.judging_pass import RowScore
 
 __all__ = ["BaseMemory"]
 
@@ -23,11 +24,12 @@ _Questions = tuple[tuple[tuple[int, ...], ...], int, frozenset[int]]
 
 
 class BaseMemory:
-    """Losses and answers of an untouched base."""
+    """Losses, scores and answers of an untouched base."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._losses: dict[bytes, LossSum] = {}
+        self._scores: dict[bytes, list[RowScore]] = {}
         self._answers: dict[_Questions, list[list[int]]] = {}
 
     def loss(self, rows: Sequence[EncodedRow]) -> LossSum | None:
@@ -37,6 +39,20 @@ class BaseMemory:
     def keep_loss(self, rows: Sequence[EncodedRow], loss: LossSum) -> None:
         """Remember the summed loss of rows."""
         _put(self._losses, _digest(rows), loss)
+
+    def scores(
+        self, rows: Sequence[EncodedRow], ask: Callable[[], list[RowScore]]
+    ) -> list[RowScore]:
+        """Return the scores of rows, asked for where they are not known.
+
+        Args:
+            rows: to be scored.
+            ask: scores them.
+        """
+        key = _digest(rows)
+        if key not in self._scores:
+            _put(self._scores, key, ask())
+        return self._scores[key]
 
     def answers(
         self,

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from slidepack.engine.contract.job import Frozen
+from slidepack.engine.contract.judgement import Voices
 from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_folder, write_atomic
 from slidepack.engine.worker.trainee import Trainee
 from slidepack.engine.worker.watchdog import Vitals
@@ -47,6 +48,8 @@ class LaneState(Frozen, frozen=True, kw_only=True):
     """Of its last ones."""
     tensors_hash: str = ""
     """Digest of the tensor files; filled in by `save_checkpoint`."""
+    judged: Voices = Voices()
+    """What the base, and what the run began with, made of the rows that it is judged by."""
     carried_steps: int = 0
     """Steps that AdamW's moments had seen before the first of these, in jobs that it continues."""
 

@@ -24,6 +24,7 @@ from slidepack.engine.data.split import Split, split_of
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.data.too_long import encode_rows
+from slidepack.engine.judge.questions import JudgeRows, Questions
 from slidepack.engine.worker.row_store import RowStore
 
 _SHOWN_CHARACTERS = 4000
@@ -49,6 +50,8 @@ class EncodedData:
     selection: Sequence[EncodedRow] = ()
     test: Sequence[EncodedRow] = ()
     prompts: list[SamplePrompt] = field(default_factory=list)
+    judged_by: Questions = field(default_factory=Questions)
+    """What the tuned model is compared with its base by."""
     rejects: list[Reject] = field(default_factory=list)
     """Rows that the model's template or the length limit refused."""
 
@@ -92,19 +95,24 @@ def load_data(
     fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
     seed = spec.seed if spec.eval.split_seed is None else spec.eval.split_seed
     held_out: list[Row] = []
+    judged_by = JudgeRows(spec.eval.judge_rows)
     done = 0
     talks = tokenizer.has_template
     for row in read_frozen_rows(spec.dataset):
         talks = talks or isinstance(row, ChatRow)
         split = split_of(row, seed, fraction, spec.eval.test_fraction)
-        usable = _store(encode(row), splits[split], data.rejects)
+        encoded = encode(row)
+        judged_by.see(row, split, encoded)
+        usable = _store(encoded, splits[split], data.rejects)
         if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
             held_out.append(row)
         done += 1
         on_row(done)
     if own_selection is not None:
         for row in read_frozen_rows(own_selection):
-            usable = _store(encode(row), splits["selection"], data.rejects)
+            encoded = encode(row)
+            judged_by.see(row, "selection", encoded)
+            usable = _store(encoded, splits["selection"], data.rejects)
             if usable and len(held_out) < MAX_SAMPLES:
                 held_out.append(row)
             done += 1
@@ -121,6 +129,7 @@ def load_data(
         )
         if vocab is None or max(prompt.ids) < vocab
     ]
+    data.judged_by = judged_by.questions(tokenizer, max_seq_len, vocab)
     data.selection = splits["selection"][: spec.eval.max_rows]
     data.test = splits["test"][: spec.eval.max_rows]
     return data

@@ -27,6 +27,7 @@ from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
 from slidepack.engine.sliding.updates import StepSettings
 from slidepack.engine.worker.full_change import Source, compare_with_start
+from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.learning import Change
 from slidepack.engine.worker.unit_files import (
     UnitWeights,
@@ -212,23 +213,38 @@ class FullTrainee:
     ) -> list[list[int]]:
         """Continue prompts greedily; the base is gone once training has begun."""
         del tuned
-        window = self._trainer.driver.window
-        window.ends.renew()
-        decoder = Decoder(
-            self.shape,
-            window.ends.embedding,
-            SlidingLayers(window.weights, self.shape, window.prefetch),
-            window.ends.final_norm,
-            window.ends.head,
-        )
         return generate_greedy(
-            decoder,
+            self._decoder(),
             None,
             self.attention,
             prompts,
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
             check_stop=self._check_stop,
+        )
+
+    def score(self, rows: Sequence[EncodedRow], *, tuned: bool) -> list[RowScore]:
+        """Score rows; the base is gone once training has begun."""
+        del tuned
+        return score_rows(
+            self._decoder(),
+            None,
+            self.attention,
+            rows,
+            max_tokens=self.micro_batch_tokens,
+            check_stop=self._check_stop,
+        )
+
+    def _decoder(self) -> Decoder:
+        """Return the model as it is now, its layers sliding."""
+        window = self._trainer.driver.window
+        window.ends.renew()
+        return Decoder(
+            self.shape,
+            window.ends.embedding,
+            SlidingLayers(window.weights, self.shape, window.prefetch),
+            window.ends.final_norm,
+            window.ends.head,
         )
 
     def save(self, folder: Path) -> str:

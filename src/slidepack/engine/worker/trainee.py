@@ -18,6 +18,7 @@ from slidepack.engine.model.loss import LossSum
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.adapter_file import load_adapter
 from slidepack.engine.worker.base import Base, open_base
+from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.lane_file import lane_bytes, load_lane, save_lane
 from slidepack.engine.worker.learning import Change
 
@@ -67,6 +68,9 @@ class Trainee(Protocol):
         tuned: bool,
     ) -> list[list[int]]:
         """Continue prompts greedily, by the tuned model or, where that is kept, by its base."""
+
+    def score(self, rows: Sequence[EncodedRow], *, tuned: bool) -> list[RowScore]:
+        """Score rows by the tuned model or, where that is kept, by its base."""
 
     def save(self, folder: Path) -> str:
         """Write what is trained into a checkpoint folder; return the digest of the files."""
@@ -192,6 +196,21 @@ class LoraTrainee:
         if tuned:
             return ask()
         return self._base.memory.answers(prompts, max_new_tokens, stop_ids, ask)
+
+    def score(self, rows: Sequence[EncodedRow], *, tuned: bool) -> list[RowScore]:
+        """Score rows, with the adapter or without; nobody else is in the passes."""
+
+        def ask() -> list[RowScore]:
+            return score_rows(
+                self._base.decoder,
+                self._pack.adapters((self._lane,)) if tuned else None,
+                self.attention,
+                rows,
+                max_tokens=self._pack.max_tokens,
+                check_stop=self._check_stop,
+            )
+
+        return ask() if tuned else self._base.memory.scores(rows, ask)
 
     def save(self, folder: Path) -> str:
         """Write parameters and moments."""

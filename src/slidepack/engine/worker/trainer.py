@@ -14,6 +14,7 @@ from slidepack.engine.contract.events import (
     Warned,
 )
 from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.judgement import Voices
 from slidepack.engine.contract.lineage import fixed_part, spec_hash
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.optimizer import learning_rate
@@ -32,6 +33,7 @@ from slidepack.engine.worker.watchdog import Vitals, Watchdog
 
 _EVALUATIONS_PER_RUN: Final = 10
 _SHOWN_LINES: Final = 5
+_NOTHING: Final = Voices()
 
 
 class Judge(Protocol):
@@ -65,8 +67,13 @@ class Trainer:
         control: ControlReader,
         stop: StopFlag,
         checkpoints: Checkpoints,
+        judged: Voices = _NOTHING,
     ) -> None:
-        """Bind everything a run needs; `state` is what a resumed run goes on from."""
+        """Bind everything a run needs.
+
+        `state` is what a resumed run goes on from, `judged` what was measured before its first
+        step.
+        """
         self._spec = spec
         self._trainee = trainee
         self._data = data
@@ -74,6 +81,7 @@ class Trainer:
         self._control = control
         self._stop = stop
         self._checkpoints = checkpoints
+        self.judged = judged
         self.total_steps = total_steps
         self.step = state.step if state else 0
         self.tokens = state.tokens if state else 0
@@ -302,6 +310,7 @@ class Trainer:
             first_losses=tuple(self.trail.first),
             last_losses=tuple(self.trail.last),
             carried_steps=self._trainee.carried_steps,
+            judged=self.judged,
         )
 
     def _obey(self) -> None:
