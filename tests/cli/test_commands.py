@@ -10,7 +10,18 @@ import typer
 from support.queueing import Farm
 from support.tiny import chat_rows, write_jsonl
 
-from slidepack.cli import data, jobs, main, models, notify, policy, schedule, service, sweep
+from slidepack.cli import (
+    data,
+    exports,
+    jobs,
+    main,
+    models,
+    notify,
+    policy,
+    schedule,
+    service,
+    sweep,
+)
 from slidepack.cli.main import run
 from slidepack.engine.contract.errors import CATALOGUE
 
@@ -35,6 +46,7 @@ def test_every_command_but_serve_has_json() -> None:
         (jobs.app, "jobs "),
         (models.app, "models "),
         (data.app, "data "),
+        (exports.app, "exports "),
         (policy.app, "policy "),
         (schedule.app, "schedule "),
         (notify.app, "notify "),
@@ -49,8 +61,9 @@ def test_every_command_but_serve_has_json() -> None:
     }
     # The tests below run each of these, and those of the demo and the doctor are elsewhere.
     assert set(names) == {
-        *("serve", "open", "demo", "doctor", "fit", "train", "data check", "export"),
+        *("serve", "open", "demo", "doctor", "fit", "train", "data check", "export", "chat"),
         *("pause", "resume", "queue-end", "digest", "plan", "policy show", "policy set"),
+        *(f"exports {name}" for name in ("list", "cancel", "rm")),
         *(f"schedule {name}" for name in ("show", "add", "clear")),
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
         *(f"service {name}" for name in ("install", "uninstall", "status")),

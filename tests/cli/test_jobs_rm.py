@@ -16,6 +16,9 @@ _REFUSAL = ErrorReport(
     code="RUN-STATE", what="Job 4 cannot be deleted.", why="it is running", fix="Cancel it first."
 )
 
+_WANTED = {"format": "gguf", "quant": "q8_0", "adapter_only": False}
+_REMOVED = {"removed": 3, "exports": [{"id": 8, "bytes": 1_500_000, "wanted": _WANTED}]}
+
 
 class _Jobs(BaseHTTPRequestHandler):
     """Has job 3, which can be deleted, and job 4, which runs."""
@@ -23,8 +26,11 @@ class _Jobs(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         known = self.headers["authorization"] == "Bearer secret"
         if known and self.path == "/api/v1/jobs/3":
-            self.send_response(204)
+            body = msgspec.json.encode(_REMOVED)
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
         else:
             body = msgspec.json.encode(_REFUSAL)
             self.send_response(409)
@@ -52,9 +58,11 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_deleted_job_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["jobs", "rm", "3"]) == 0
-    assert capsys.readouterr().out == "Job 3 is deleted.\n"
+    assert capsys.readouterr().out == (
+        "Job 3 is deleted.\nIts export 8 stays (gguf q8_0, 1.5 MB): `slidepack exports rm 8`.\n"
+    )
     assert run(["jobs", "rm", "3", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"removed": 3}
+    assert json.loads(capsys.readouterr().out) == _REMOVED
 
 
 def test_a_refusal_keeps_its_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,8 @@ def test_from_a_file_of_settings_to_the_best_adapter(
     number = str(queued["sweep_id"])
     _, table = command("sweep", "show", number)
     assert [row["settings"]["lr"] for row in table["members"]] == [2e-2, 1e-5]
+    _, tested = command("sweep", "show", number, "--by", "test-score")
+    assert (tested["by"], tested["best"]) == ("test-score", table["best"])
     assert number in [str(one["id"]) for one in command("sweep", "list")[1]]
     target = tmp_path / "out" / "adapter"
     _, best = command("sweep", "best", number, "--to", str(target))
@@ -84,6 +86,11 @@ def test_from_a_file_of_settings_to_the_best_adapter(
         capsys.readouterr()
         assert run(["sweep", *arguments_of]) == 0
         assert "stones" in capsys.readouterr().out
+    assert run(["sweep", "show", number, "--by", "test"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "test loss" in shown
+    assert "for reporting, not for choosing" in shown
+    assert run(["sweep", "show", number, "--by", "luck"]) == 2
     shutil.rmtree(best["adapter"])
     status, gone = command("sweep", "best", number, "--to", str(tmp_path / "other"))
     assert (status, gone["error"]["code"]) == (59, "RUN-NO-RESULT")

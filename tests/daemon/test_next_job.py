@@ -58,6 +58,7 @@ class _World:
     machine: tuple[DeviceNow, ...] = (device("cpu"),)
     room: int = 64
     planned: list[_Start] | None = None
+    held: dict[str, str] = field(default_factory=dict)
 
     def devices(self) -> list[DeviceNow]:
         return list(self.machine)
@@ -158,6 +159,7 @@ class _World:
             plan=self,
             packing=packing,
             retry_seconds=5.0,
+            held=lambda: self.held,
             monotonic=monotonic,
         )
 
@@ -453,3 +455,31 @@ def test_a_disk_that_is_full_again_each_time_is_asked_less_often(stores: Stores)
         world.clock = now + wait + 2
         assert queue.wake_paused(now + wait + 2), number
         now += wait + 4
+
+
+@pytest.mark.parametrize("follows_a_plan", [True, False])
+def test_jobs_wait_for_a_chat_say_so_and_go_on_when_it_ends(
+    stores: Stores, follows_a_plan: bool
+) -> None:
+    world = _World(stores)
+    first, second = world.add(), world.add()
+    if follows_a_plan:
+        world.planned = [_Start(first, "cpu")]
+    world.held = {"cpu": "a chat with job 12 uses cpu"}
+    queue = world.next_job()
+    assert not queue.start(1.0)
+    assert {world.reason(job) for job in (first, second)} == {"a chat with job 12 uses cpu"}
+    assert world.tries == []
+    world.held = {}
+    assert queue.start(2.0)
+    assert world.state(first) == "starting"
+
+
+def test_a_chat_on_one_card_leaves_the_other_to_the_queue(stores: Stores) -> None:
+    world = _World(stores)
+    world.machine = (device("cuda:0"), device("cuda:1"))
+    first, second = world.add(), world.add()
+    world.held = {"cuda:0": "a chat uses cuda:0"}
+    assert world.next_job().start(1.0)
+    assert stores.attempt(first).device == "cuda:1"
+    assert world.state(second) == "queued"

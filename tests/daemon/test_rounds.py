@@ -54,6 +54,9 @@ class _House:
             retention=SimpleNamespace(work=lambda: None),  # type: ignore[arg-type]
             guard=SimpleNamespace(keep_awake=self.awake.append),  # type: ignore[arg-type]
             queue_end=self.end,
+            chats=SimpleNamespace(  # type: ignore[arg-type]
+                pids=list, device_bytes=list, wants_look=lambda: False, looked=lambda: None
+            ),
             our_pids=lambda: [],
         )
 

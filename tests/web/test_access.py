@@ -86,6 +86,7 @@ def _routes(daemon: DaemonProcess) -> list[tuple[str, str]]:
     for method, path in routes:
         plain = re.sub(r"\{action(:str)?\}", "cancel", path)
         plain = re.sub(r"\{part(:str)?\}", "queue", plain)
+        plain = re.sub(r"\{name(:str)?\}", "a.txt", plain)
         plain = re.sub(r"\{[a-z_]*id(:int|:str)?\}", "987", plain)
         assert "{" not in plain, path
         filled.append((method, plain))

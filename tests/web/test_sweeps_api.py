@@ -49,6 +49,15 @@ def test_a_sweep_from_its_request_to_its_best_adapter(farm: Farm) -> None:
     assert (best["job_id"], best["name"]) == (first["job_id"], "stones lr=0.02")
     assert best["test_loss"] is not None
     assert (Path(best["adapter"]) / "adapter_model.safetensors").is_file()
+    tested = farm.daemon.api("GET", f"{path}?by=test")
+    losses = [row["test_loss"] for row in tested["members"]]
+    assert losses == sorted(losses)
+    assert (tested["by"], tested["best"]) == ("test", best)
+    assert "looked at 3 times" in tested["note"]
+    assert _call(farm, "GET", f"{path}?by=luck").json()["code"] == "DAEMON-REQUEST-INVALID"
+    judgement = farm.daemon.api("GET", f"/jobs/{first['job_id']}")["judgement"]
+    assert (judgement["split"], judgement["step"]) == ("test", 4)
+    assert [one["voice"] for one in judgement["figures"][0]["measured"]] == ["base", "tuned"]
     (listed,) = farm.daemon.api("GET", "/sweeps")
     assert (listed["states"], listed["best"]) == ({"completed": 3}, best)
     assert farm.daemon.job(first["job_id"])["sweep_id"] == queued["sweep_id"]

@@ -40,18 +40,25 @@ from slidepack.engine.contract.job import (
 from slidepack.engine.data.report import DataReport
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+from slidepack.web.export_view import ExportsView
 from slidepack.web.results import JobDetail
 
 _FOLDER = Path("src/slidepack/web/templates")
 _ROOT = next(p for p in Path(__file__).resolve().parents if (p / _FOLDER).is_dir())
 _ALL = sorted(str(p.relative_to(_ROOT / _FOLDER)) for p in (_ROOT / _FOLDER).rglob("*.html"))
-_OF_JOB = [name for name in _ALL if name == "job.html" or name.startswith("parts/job_")]
+_OF_EXPORT = "parts/job_export_progress.html"
+_OF_JOB = [
+    name
+    for name in _ALL
+    if name == "job.html" or (name.startswith("parts/job_") and name != _OF_EXPORT)
+]
 _OF_ERROR = ["error.html", "parts/error.html"]
 _OF_PLAN = ["plan.html", "parts/plan.html"]
 """Rendered in `test_plan_page`."""
-_OF_HOME = [
-    name for name in _ALL if name not in {*_OF_JOB, *_OF_ERROR, *_OF_PLAN, "base.html"}
-]
+_OF_CHAT = "chat.html"
+"""Rendered in `test_chat_page`."""
+_OF_ELSEWHERE = {*_OF_JOB, *_OF_ERROR, *_OF_PLAN, _OF_EXPORT, _OF_CHAT, "base.html"}
+_OF_HOME = [name for name in _ALL if name not in _OF_ELSEWHERE]
 
 _ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
 _PROBLEM = ProbeProblem(item="any", what="It could not be read.", why="denied", fix="Look.")
@@ -199,6 +206,7 @@ def job_page(
         rescuable=rescuable,
         continuable=state == "completed",
         datasets=list(datasets),
+        exports=ExportsView(job_id=7, cards=()),
     )
 
 

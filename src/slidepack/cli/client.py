@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,13 +48,34 @@ class DaemonClient:
         """Return the JSON of a PUT."""
         return self._request("PUT", path, body)
 
-    def delete(self, path: str) -> None:
-        """Send a DELETE."""
-        self._request("DELETE", path)
+    def delete(self, path: str) -> Any:
+        """Send a DELETE and return what the daemon says of it, or None."""
+        return self._request("DELETE", path)
 
     def text(self, path: str) -> str:
         """Return the text of a GET."""
         return self._send("GET", path).text
+
+    def stream(self, path: str, body: object) -> Generator[tuple[str, Any], None, None]:
+        """Yield the server-sent events that a POST answers with, each a name and its JSON.
+
+        Who stops to read them ends what makes them.
+        """
+        content = msgspec.json.encode(body)
+        try:
+            with self._http.stream("POST", path, content=content) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error_of(response)
+                name = ""
+                for line in response.iter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        yield name, msgspec.json.decode(value)
+        except httpx.TransportError as error:
+            raise not_running(f"{self.url}: {error}") from error
 
     def upload(self, path: Path, query: dict[str, Any] | None = None) -> Any:
         """Stream a data file to the daemon and return the dataset.

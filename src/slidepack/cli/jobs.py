@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.exports import form_of
 from slidepack.cli.jobs_continue import continue_job
+from slidepack.cli.jobs_judged import print_judgement
 from slidepack.cli.moments import parse_moment
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.job import TooLong
@@ -57,6 +59,9 @@ def add(
     prompt: Annotated[
         list[str] | None, Value(help="A question to answer before and after; repeatable.")
     ] = None,
+    judge_rows: Annotated[
+        int | None, Value(help="Held-out rows to compare with the base by; 0 for none (32).")
+    ] = None,
     seed: Annotated[int | None, Value(help="Seed of everything random (0).")] = None,
     start: Annotated[
         str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
@@ -95,6 +100,7 @@ def add(
         "epochs": epochs,
         "steps": steps,
         "sample_prompts": prompt or None,
+        "judge_rows": judge_rows,
         "seed": seed,
         "start": start,
         "not_before": not_before,
@@ -160,6 +166,7 @@ def show(job_id: int, json_output: Json = False) -> None:
         ("question", "step", "answer"),
         ((row["prompt"], row["step"], row["answer"]) for row in detail["samples"]),
     )
+    print_judgement(detail["judgement"])
 
 
 @app.command("logs")
@@ -218,12 +225,15 @@ def move(
 
 @app.command("rm")
 def remove(job_id: int, json_output: Json = False) -> None:
-    """Delete an ended job: its chart, its checkpoints and its result."""
-    connect().delete(f"/jobs/{job_id}")
+    """Delete an ended job: its chart, its checkpoints and its result; its exports stay."""
+    removed = connect().delete(f"/jobs/{job_id}")
     if json_output:
-        print_json({"removed": job_id})
-    else:
-        say(f"Job {job_id} is deleted.")
+        print_json(removed)
+        return
+    say(f"Job {job_id} is deleted.")
+    for export in removed["exports"]:
+        where = f"{form_of(export)}, {export['bytes'] / 1e6:,.1f} MB"
+        say(f"Its export {export['id']} stays ({where}): `slidepack exports rm {export['id']}`.")
 
 
 def _act(job_id: int, action: str, json_output: bool, body: object = None) -> None:

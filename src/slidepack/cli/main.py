@@ -9,7 +9,19 @@ from typing import Annotated, Final
 
 import typer
 
-from slidepack.cli import bench, data, jobs, models, notify, policy, schedule, service, sweep
+from slidepack.cli import (
+    bench,
+    data,
+    exports,
+    jobs,
+    models,
+    notify,
+    policy,
+    schedule,
+    service,
+    sweep,
+)
+from slidepack.cli.chat import chat
 from slidepack.cli.client import connect
 from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
@@ -34,6 +46,7 @@ app = typer.Typer(
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
+app.add_typer(exports.app, name="exports")
 app.add_typer(bench.app, name="bench")
 app.add_typer(policy.app, name="policy")
 app.add_typer(schedule.app, name="schedule")
@@ -48,6 +61,7 @@ app.command()(fit)
 app.command()(plan)
 app.command()(train)
 app.command()(export)
+app.command()(chat)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

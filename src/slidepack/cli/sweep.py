@@ -16,6 +16,7 @@ from slidepack.cli.sweep_file import check_members, read_plan
 from slidepack.cli.sweep_optuna import SweepStudy, make_study, optimise
 from slidepack.daemon.sweeps.members import axes_of, shown_value
 from slidepack.daemon.sweeps.request import MAX_MEMBERS
+from slidepack.daemon.sweeps.results import Ranking
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import FORMATS
 
@@ -112,9 +113,18 @@ def list_sweeps(json_output: Json = False) -> None:
 
 
 @app.command("show")
-def show(sweep_id: int, json_output: Json = False) -> None:
+def show(
+    sweep_id: int,
+    by: Annotated[
+        Ranking,
+        typer.Option(
+            help="selection chooses; test (loss) and test-score (share right) are for reporting."
+        ),
+    ] = "selection",
+    json_output: Json = False,
+) -> None:
     """Show a sweep's members, the lowest held-out loss first."""
-    table = connect().get(f"/sweeps/{sweep_id}")
+    table = connect().get(f"/sweeps/{sweep_id}?by={by}")
     if json_output:
         print_json(table)
     else:
@@ -218,8 +228,9 @@ def _target(
 
 def _print_sweep(table: dict[str, Any]) -> None:
     differ = table["differ"]
+    tested = () if table["by"] == "selection" else ("test loss", "test score")
     print_table(
-        ("", "job", "state", "steps", "loss", *differ, "rung", "seconds"),
+        ("", "job", "state", "steps", "loss", *tested, *differ, "rung", "seconds"),
         (
             (
                 "*" if member["best"] else "",
@@ -227,6 +238,7 @@ def _print_sweep(table: dict[str, Any]) -> None:
                 member["state"],
                 f"{member['step']}/{member['total_steps']}" if member["total_steps"] else "",
                 _loss(member["loss"]),
+                *(_tested(member) if tested else ()),
                 *(shown_value(member["settings"][name]) for name in differ),
                 f"stopped at {member['stopped_rung']}" if member["stopped_rung"] else "",
                 f"{member['seconds']:.0f}",
@@ -236,6 +248,17 @@ def _print_sweep(table: dict[str, Any]) -> None:
     )
     if table["best"] is not None:
         say(_best_line(table["best"]))
+    if table["note"]:
+        say(table["note"])
+
+
+def _tested(member: dict[str, Any]) -> tuple[str, str]:
+    """Return what a member measured on rows that choose nothing."""
+    score = member["test_score"]
+    if score is None:
+        return _loss(member["test_loss"]), ""
+    shown = f"{score['value']:.0%} ({score['low']:.0%} to {score['high']:.0%})"
+    return _loss(member["test_loss"]), f"{shown} {score['kind'].replace('_', ' ')}"
 
 
 def _best_line(best: dict[str, Any]) -> str:

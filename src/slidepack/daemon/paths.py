@@ -21,6 +21,8 @@ class DataPaths:
         self.packs = home / "packs"
         self.origins = home / "origins"
         self.imports = home / "imports"
+        self.exports = home / "exports"
+        self.chats = home / "chats"
         self.uploads = home / "uploads"
 
     def create(self) -> None:
@@ -38,6 +40,8 @@ class DataPaths:
                 self.packs,
                 self.origins,
                 self.imports,
+                self.exports,
+                self.chats,
                 self.uploads,
             ):
                 folder.mkdir(exist_ok=True, mode=0o700)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from slidepack.daemon.changes import Changes
+from slidepack.daemon.exports.record import ExportRecord
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.requests import (
     JobRequest,
@@ -40,6 +41,7 @@ class Queue:
         changes: Changes,
         tonight: Callable[[float], float],
         origins: Origins,
+        exports_of: Callable[[int], list[ExportRecord]],
     ) -> None:
         """Bind the stores.
 
@@ -53,6 +55,7 @@ class Queue:
             changes: told about every change.
             tonight: when the next window opens, for a moment; both unix time in seconds.
             origins: what jobs go on from.
+            exports_of: what was exported of a job.
         """
         self._db = database
         self._jobs = jobs
@@ -63,6 +66,7 @@ class Queue:
         self._changes = changes
         self._tonight = tonight
         self._origins = origins
+        self._exports_of = exports_of
 
     def add(self, request: JobRequest) -> JobRecord:
         """Freeze and queue a job.
@@ -188,11 +192,15 @@ class Queue:
         self._changes.bump()
         return self._jobs.get(job_id)
 
-    def remove(self, job_id: int) -> None:
+    def remove(self, job_id: int) -> list[ExportRecord]:
         """Delete an ended job with its folder: chart, checkpoints, result.
 
+        Returns:
+            Its exports, which stay: they are copies.
+
         Raises:
-            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended or another needs it.
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended or another needs it, or
+                an export is being made of it.
         """
         with self._db.transaction():
             job = self._jobs.get(job_id)
@@ -206,10 +214,20 @@ class Queue:
                     why=f"job {users[0]} goes on from it, or comes after it",
                     fix="Cancel that one first.",
                 )
+            exports = self._exports_of(job_id)
+            unended = [export for export in exports if not export.ended]
+            if unended:
+                raise SlidepackError(
+                    "RUN-STATE",
+                    f"Job {job_id} cannot be deleted.",
+                    why=f"export {unended[0].id} is being made of it",
+                    fix=f"Wait for it, or `slidepack exports cancel {unended[0].id}`.",
+                )
             self._runlog.forget(job_id)
             self._jobs.remove(job_id)
             self._retention.remove_job_folder(job_id)
         self._changes.bump()
+        return exports
 
     def forget_model(self, model_id: str) -> None:
         """Take a model off the list; what was converted or downloaded for it is deleted.

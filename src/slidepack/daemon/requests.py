@@ -64,6 +64,8 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     checkpoint_every_steps: int = 0
     checkpoint_minutes: float = 10.0
     sample_prompts: tuple[str, ...] = ()
+    judge_rows: int = 32
+    """Held-out rows that the tuned model is compared with its base by; 0 for none."""
     seed: int = 0
     split_seed: int | None = None
     """Decides which rows are held out; None takes `seed`."""
@@ -240,6 +242,7 @@ def job_spec(
                 test_fraction=settings.test_fraction,
                 every_steps=settings.eval_every_steps,
                 sample_prompts=settings.sample_prompts,
+                judge_rows=settings.judge_rows,
                 split_seed=settings.split_seed,
             ),
             checkpoint_every_steps=settings.checkpoint_every_steps,
@@ -288,6 +291,7 @@ def _method(settings: JobSettings) -> LoraMethod | FullMethod:
 
 
 def dataset_ref(dataset: DatasetRecord, paths: DataPaths) -> DatasetRef:
+    """Return a dataset as specifications name it, pinned by content."""
     return DatasetRef(
         dataset_id=str(dataset.id),
         path=str(paths.dataset(dataset.id) / "rows.jsonl"),

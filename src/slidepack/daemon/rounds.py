@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from slidepack.daemon.chat.sessions import ChatSessions
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.notices.notices import Notices
 from slidepack.daemon.policy.gpu_sample import card_key
@@ -40,7 +41,9 @@ class Rounds:
         retention: Retention,
         guard: SleepGuard,
         queue_end: QueueEnd,
+        chats: ChatSessions,
         our_pids: Callable[[], list[int]],
+        exports: Callable[[], int] = lambda: 0,
     ) -> None:
         """Bind the parts.
 
@@ -53,7 +56,9 @@ class Rounds:
             retention: deletes what nobody needs any more.
             guard: keeps the machine awake.
             queue_end: what happens when the queue is done.
-            our_pids: process ids of the workers that run.
+            chats: hold devices too, while they are used.
+            our_pids: process ids of the workers and chats that run.
+            exports: how many wait or run; the machine stays up for them.
         """
         self._jobs = jobs
         self._attempts = attempts
@@ -63,7 +68,9 @@ class Rounds:
         self._retention = retention
         self._guard = guard
         self._queue_end = queue_end
+        self._chats = chats
         self._our_pids = our_pids
+        self._exports = exports
         self._planned: dict[str, int | None] = {}
         self._parts = ToldOnce()
 
@@ -81,9 +88,12 @@ class Rounds:
             planned_vram_bytes=self._planned_vram(live),
             cards=self._hardware.training_cards(),
         )
+        self._chats.looked()
 
     def _somebody_could_start(self, now: float) -> bool:
-        """Return whether a look could let a job start: a card that sleeps is woken by each look."""
+        """Return whether a look could let anything start: it wakes a card that sleeps."""
+        if self._chats.wants_look():
+            return True
         queued = self._jobs.queued()
         open_now = bool(queued) and self._policy.window_at(now).open
         return any(open_now or job.any_time for job in queued)
@@ -125,20 +135,21 @@ class Rounds:
         others = [job for job in self._jobs.live() if job.id not in with_worker]
         hold = self._policy.hold()
         return QueueView(
-            live=len(attempts),
-            waiting=len(self._jobs.queued()) + len(others),
+            live=len(attempts) + len(self._chats.pids()),
+            waiting=len(self._jobs.queued()) + len(others) + self._exports(),
             hold=hold.reason if hold is not None and hold.code in _SOMEBODY else "",
         )
 
     def _planned_vram(self, live: list[AttemptRecord]) -> int | None:
-        """Return the most that a worker takes of its card by its plan; None where nobody knows."""
+        """Return the most that one of ours takes of its card by its plan; None if nobody knows."""
         folders = {attempt.nonce: attempt.folder for attempt in live}
         self._planned = {
             nonce: self._planned[nonce] if nonce in self._planned else _planned_vram_of(folder)
             for nonce, folder in folders.items()
         }
-        known = [planned for planned in self._planned.values() if planned is not None]
-        return max(known, default=None) if len(known) == len(self._planned) else None
+        planned = [*self._planned.values(), *self._chats.device_bytes()]
+        known = [size for size in planned if size is not None]
+        return max(known, default=None) if len(known) == len(planned) else None
 
 
 def _planned_vram_of(folder: str) -> int | None:

@@ -9,13 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from slidepack.daemon.aftermath import Aftermath
 from slidepack.daemon.changes import Changes
+from slidepack.daemon.chat.devices import chat_devices
+from slidepack.daemon.chat.sessions import ChatSessions
+from slidepack.daemon.chat.starting import ChatStarter
+from slidepack.daemon.chat.subjects import Subjects
 from slidepack.daemon.continuing import Continuing
 from slidepack.daemon.disk_room import DiskRoom
+from slidepack.daemon.exports.exports import Exports
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.imports import ModelImports
 from slidepack.daemon.notices.notices import Notices
@@ -114,6 +120,14 @@ class Service:
         )
         self.uploads = Uploads(self.catalogue, paths, settings)
         self.imports = ModelImports(self.catalogue, paths, settings, self.changes)
+        self.exports = Exports(
+            database=self.database,
+            jobs=self.jobs,
+            folder=paths.exports,
+            room=self._room(),
+            changes=self.changes,
+            training=lambda: bool(self.attempts.live()),
+        )
         self.queue = Queue(
             self.database,
             self.jobs,
@@ -124,6 +138,7 @@ class Service:
             self.changes,
             self.policy.tonight,
             self.origins,
+            self.exports.of_job,
         )
         self.continuing = Continuing(
             database=self.database,
@@ -135,6 +150,7 @@ class Service:
             changes=self.changes,
             tonight=self.policy.tonight,
         )
+        self.chats = self._chat_sessions()
         self.costs = CostBook(self.database)
         self.replanner = Replanner(
             reader=self.queue_reader(),
@@ -147,7 +163,7 @@ class Service:
         self.queue_end = QueueEnd(self.documents, logind, current_boot_id())
         self.guard = SleepGuard(
             logind,
-            Sleeping(self.policy, self.supervisor, self.hardware, self.queue_end),
+            Sleeping(self.policy, self._our_pids, self.hardware, self.queue_end),
             desktop=DesktopInhibitor(session_bus(os.environ)),
         )
         self._rounds = Rounds(
@@ -159,7 +175,9 @@ class Service:
             retention=self.retention,
             guard=self.guard,
             queue_end=self.queue_end,
-            our_pids=lambda: [worker.pid for worker in self.supervisor.running()],
+            chats=self.chats,
+            our_pids=self._our_pids,
+            exports=self.exports.count_unended,
         )
         self.stopping = threading.Event()
         """Set while the daemon ends; live streams close themselves."""
@@ -177,6 +195,8 @@ class Service:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self.uploads.clean_up()
         clean_up_packs(self.packs, self.paths.packs)
+        self.chats.clean_up()
+        self.exports.runner.recover()
         # Only jobs that repeat: one that ends is removed by the scheduler's own thread, which fails
         # where a shutdown comes between.
         for work, seconds, executor in (
@@ -202,6 +222,7 @@ class Service:
         self.notifier.stopping("running jobs write a checkpoint")
         self.notifier.extend_timeout(self.supervisor.longest_stop_seconds + _TELL_SECONDS)
         try:
+            self.chats.stop()
             self.supervisor.shut_down()
         finally:
             self.replanner.stop()
@@ -209,6 +230,7 @@ class Service:
             self._clock.shutdown(wait=True)
             self.notices.stop(time.time())
             self.imports.stop()
+            self.exports.runner.stop()
 
     def queue_reader(self) -> QueueReader:
         """Return a reader of the queue for plans; each thread needs one of its own."""
@@ -219,6 +241,7 @@ class Service:
             report=self.hardware.report,
             policy=self.policy.policy,
             device=self.settings.device,
+            held=self.chats.held,
         )
 
     def request_maker(self) -> RequestMaker:
@@ -235,17 +258,14 @@ class Service:
         self.catalogue = Catalogue(self.database)
         self.sessions = Sessions(self.database)
 
+    def _room(self) -> DiskRoom:
+        return DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
+
     def _supervisor(self) -> Supervisor:
         aftermath = Aftermath(self.notices, self.policy)
         gate = PolicyGate(self.policy)
-        plans = RunPlans(
-            jobs=self.jobs,
-            attempts=self.attempts,
-            hardware=self.hardware,
-            settings=self.settings,
-            reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
-        )
-        room = DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
+        plans = self._run_plans(self.settings)
+        room = self._room()
         launcher = Launcher(
             database=self.database,
             jobs=self.jobs,
@@ -299,6 +319,7 @@ class Service:
                 plan=self.replanner,
                 packing=self.settings.packing != "off",
                 retry_seconds=self.settings.retry_seconds,
+                held=self.chats.held,
             ),
             gate=gate,
             outcomes=aftermath,
@@ -306,6 +327,37 @@ class Service:
             changes=self.changes,
             stop_seconds=self.settings.worker_stop_seconds,
         )
+
+    def _run_plans(self, settings: Settings) -> RunPlans:
+        return RunPlans(
+            jobs=self.jobs,
+            attempts=self.attempts,
+            hardware=self.hardware,
+            settings=settings,
+            reserved_vram_bytes=lambda: int(self.policy.policy().reserve_vram_mb * 1e6),
+        )
+
+    def _chat_sessions(self) -> ChatSessions:
+        on_cpu = self._run_plans(msgspec.structs.replace(self.settings, device="cpu"))
+        starter = ChatStarter(
+            devices=chat_devices(self._run_plans(self.settings).devices, on_cpu.devices),
+            attempts=self.attempts,
+            packs=self.packs,
+            root=self.paths.chats,
+            idle_seconds=self.settings.chat_idle_minutes * 60,
+            changed=self._chats_changed,
+        )
+        return ChatSessions(
+            subjects=Subjects(self.jobs, self.catalogue), starter=starter, policy=self.policy
+        )
+
+    def _chats_changed(self) -> None:
+        self.changes.bump()
+        # What a chat holds is left out of the next plan.
+        self.replanner.changed()
+
+    def _our_pids(self) -> list[int]:
+        return [worker.pid for worker in self.supervisor.running()] + self.chats.pids()
 
     def _tell_again(self, pack: PackRecord, lane: AttemptRecord) -> None:
         tell_to_join(pack, self.jobs.get(lane.job_id), lane.number, Path(lane.folder))
@@ -316,6 +368,8 @@ class Service:
 
     def _tick(self) -> None:
         self._parts.run("queue", self._tick_queue)
+        self._parts.run("chats", lambda: self.chats.tick(time.time()), prefix="chats: ")
+        self._parts.run("exports", self.exports.runner.tick, prefix="exports: ")
         self._watchdog.alive("queue", time.monotonic())
 
     def _tick_queue(self) -> None:

@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether LoRA jobs over one base share a pass. `exact` fills rows up, so that no job's result
     depends on its company by a single bit, at the price of the filling; `off` runs one at a time on
     each card."""
+    chat_idle_minutes: float = 10.0
+    """How long after its last answer a chat keeps its device from the queue."""
     model_endpoint: str = ""
     """Address of a Hugging Face mirror; empty is the hub itself."""
 
@@ -52,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"worker_stop_seconds is {self.worker_stop_seconds}; use 1 or more")
         if not 0 <= self.retry_seconds <= 3600:
             raise ValueError(f"retry_seconds is {self.retry_seconds}; use 0 to 3600")
+        if not 0 < self.chat_idle_minutes <= 1440:
+            raise ValueError(f"chat_idle_minutes is {self.chat_idle_minutes}; use above 0 to 1440")
 
 
 def data_home(environment: Mapping[str, str]) -> Path:

@@ -19,6 +19,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from slidepack.daemon.store.catalogue import Sessions
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.web.openai_errors import OPENAI_PREFIX, error_body
 
 SESSION_SECONDS: Final = 30 * 24 * 3600.0
 _LINK_SECONDS: Final = 24 * 3600.0
@@ -180,6 +181,9 @@ class Guard:
     async def _refuse(self, path: str, error: SlidepackError, send: Send) -> None:
         if path.startswith(("/api/", "/schema")):
             body, media_type = msgspec.json.encode(error.report), b"application/json"
+        elif path.startswith(OPENAI_PREFIX):
+            shaped = error_body(error.report, error.http_status)
+            body, media_type = msgspec.json.encode(shaped), b"application/json"
         else:
             body = self._refusal_page(error.report).encode()
             media_type = b"text/html; charset=utf-8"

@@ -19,6 +19,8 @@ from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.engine.data.mapping import parse_columns
 from slidepack.engine.data.report import CheckOptions
 from slidepack.web.access import Access
+from slidepack.web.chat_api import chat_routes
+from slidepack.web.exports_api import export_routes
 from slidepack.web.header_values import whole_number
 from slidepack.web.jobs_api import job_routes
 from slidepack.web.notices_api import notice_routes
@@ -178,6 +180,8 @@ def api_router() -> Router:
             check_job,
             stream_queue,
             *job_routes(),
+            *chat_routes(),
+            *export_routes(),
             *notice_routes(),
             *plan_routes(),
             *policy_routes(),

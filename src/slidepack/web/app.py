@@ -16,6 +16,7 @@ from litestar.types import ASGIApp
 
 from slidepack.daemon.service import Service
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.judge.table import judge_table
 from slidepack.web import format as formats
 from slidepack.web.access import Access, Guard
 from slidepack.web.api import api_router
@@ -26,6 +27,7 @@ from slidepack.web.errors import (
     on_unexpected,
 )
 from slidepack.web.metrics import metrics
+from slidepack.web.openai_api import openai_router
 from slidepack.web.pages import page_router
 
 _HERE = Path(__file__).parent
@@ -38,6 +40,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
         route_handlers=[
             page_router(),
             api_router(),
+            openai_router(),
             metrics,
             create_static_files_router(
                 path="/static", directories=[_HERE / "static"], include_in_schema=False
@@ -78,6 +81,7 @@ def template_engine() -> JinjaTemplateEngine:
         loss=formats.loss,
         sentence=formats.sentence,
         plural=formats.plural,
+        judge_table=judge_table,
         number=formats.number,
     )
     return engine

@@ -8,6 +8,7 @@ from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.export_view import ExportsView
 from slidepack.web.plan_view import PlanView
 from slidepack.web.results import JobDetail
 
@@ -47,6 +48,30 @@ class PlanPage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChatVoice:
+    """Somebody who can be ticked to answer."""
+
+    name: str
+    """`base`, or `job-N`."""
+    title: str
+    job_id: int | None
+    ticked: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatPage:
+    """The page on which a job's result is tried."""
+
+    csrf_token: str
+    job: JobRecord
+    whole: bool
+    """Whether the job trained a whole model, which has no base beside it."""
+    voices: list[ChatVoice]
+    idle_minutes: float
+    """After its last answer the model is let go."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SamplePair:
     """A question with the base's answer and the tuned one."""
 
@@ -73,3 +98,5 @@ class JobPage:
     """Whether it has ended, and left something that another job may begin with."""
     datasets: list[DatasetRecord]
     """Rows that it may go on with."""
+    exports: ExportsView
+    """What its result can become, and has become."""

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import File, ServerSentEvent
 
+from slidepack.daemon.exports.record import ExportRecord
 from slidepack.daemon.requests import JobRequest, MoveRequest, RetryRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.jobs import JobRecord
@@ -17,6 +19,14 @@ from slidepack.web.results import Chart, JobDetail, adapter_zip, chart, job_deta
 from slidepack.web.streams import job_stream
 
 AnyRequest = Request[Any, Any, Any]
+
+
+class RemovedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was deleted."""
+
+    removed: int
+    exports: list[ExportRecord]
+    """Its exports, which stay until they are deleted themselves."""
 
 
 @get("/jobs")
@@ -69,10 +79,11 @@ async def move_job(service: Service, job_id: FromPath[int], data: MoveRequest) -
     return await asyncio.to_thread(service.queue.move, job_id, data)
 
 
-@delete("/jobs/{job_id:int}")
-async def remove_job(service: Service, job_id: FromPath[int]) -> None:
-    """Delete an ended job with everything that it left."""
-    await asyncio.to_thread(service.queue.remove, job_id)
+@delete("/jobs/{job_id:int}", status_code=200)
+async def remove_job(service: Service, job_id: FromPath[int]) -> RemovedJob:
+    """Delete an ended job with everything that it left but its exports, which are copies."""
+    kept = await asyncio.to_thread(service.queue.remove, job_id)
+    return RemovedJob(removed=job_id, exports=kept)
 
 
 @get("/jobs/{job_id:int}/chart")

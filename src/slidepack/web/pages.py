@@ -21,8 +21,11 @@ from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import SESSION_SECONDS, Access
 from slidepack.web.api import add_model_now
+from slidepack.web.chat_page import chat_pages
 from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
 from slidepack.web.continue_api import continue_form
+from slidepack.web.export_pages import export_page_routes
+from slidepack.web.export_view import exports_view
 from slidepack.web.forms import job_request
 from slidepack.web.page_session import csrf_of
 from slidepack.web.plan_page import plan_pages
@@ -33,7 +36,7 @@ Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED
 
 _LOG_BYTES = 6000
 _HOME_PARTS = ("hardware", "models", "library", "policy", "queue")
-_JOB_PARTS = ("status", "actions", "continue", "samples", "history", "log")
+_JOB_PARTS = ("status", "actions", "continue", "samples", "judged", "history", "log")
 _JOB_ACTIONS = ("cancel", "pause", "resume", "retry", "rescue")
 _QUEUE_ACTIONS = ("pause", "resume")
 _RESCUE = RetryRequest(resume=True, lr_factor=1 / 3)
@@ -172,7 +175,9 @@ def page_router() -> Router:
             forget_model,
             act,
             continue_form,
+            *export_page_routes(),
             hold_queue,
+            *chat_pages(),
             *plan_pages(),
         ],
     )
@@ -212,6 +217,7 @@ def _job(request: AnyRequest, service: Service, access: Access, job_id: int) -> 
         rescuable=diverged and can_go_on(service.jobs, service.runlog, detail.job),
         continuable=service.continuing.can_continue(detail.job),
         datasets=service.catalogue.datasets() if detail.job.terminal else [],
+        exports=exports_view(service, job_id),
     )
 
 

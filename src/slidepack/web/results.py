@@ -14,6 +14,7 @@ from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.judgement import JudgeReport
 from slidepack.engine.contract.runfolder import RunFolder
 
 _MAX_LOG_BYTES: Final = 256 << 10
@@ -29,6 +30,8 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[dict[str, Any]]
     samples: list[dict[str, Any]]
     warnings: list[dict[str, Any]]
+    judgement: JudgeReport | None = None
+    """How the model compares with its base; None where nothing was measured yet."""
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ def job_detail(service: Service, job_id: int) -> JobDetail:
         evaluations=service.runlog.evaluations(job_id),
         samples=service.runlog.samples(job_id),
         warnings=service.runlog.warnings(job_id),
+        judgement=service.runlog.judgement(job_id),
     )
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 from litestar import Router, delete, get, post
 from litestar.di import Provide
-from litestar.params import FromPath
+from litestar.params import FromPath, FromQuery
 
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.sweeps import SweepStore
 from slidepack.daemon.sweeps.request import MembersRequest, SweepRequest
-from slidepack.daemon.sweeps.results import Best, SweepSummary, SweepTable
+from slidepack.daemon.sweeps.results import Best, Ranking, SweepSummary, SweepTable
 from slidepack.daemon.sweeps.sweeps import Queued, Sweeps
 
 
@@ -26,9 +26,14 @@ async def add_sweep(sweeps: Sweeps, data: SweepRequest) -> Queued:
 
 
 @get("/{sweep_id:int}")
-async def show_sweep(sweeps: Sweeps, sweep_id: FromPath[int]) -> SweepTable:
-    """Return a sweep with its members, the lowest held-out loss first."""
-    return await asyncio.to_thread(sweeps.show, sweep_id)
+async def show_sweep(
+    sweeps: Sweeps, sweep_id: FromPath[int], by: FromQuery[Ranking] = "selection"
+) -> SweepTable:
+    """Return a sweep with its members, the lowest held-out loss first.
+
+    By `test` or `test-score` they are ranked by rows that choose nothing, to be reported.
+    """
+    return await asyncio.to_thread(sweeps.show, sweep_id, by)
 
 
 @post("/{sweep_id:int}/members")

@@ -12,9 +12,14 @@ from slidepack.daemon.probe.software import TorchBuild
 
 
 def _devices(
-    report: HardwareReport, busy: frozenset[str] = frozenset(), reserved: int = 0
+    report: HardwareReport,
+    busy: frozenset[str] = frozenset(),
+    reserved: int = 0,
+    held: tuple[str, ...] = (),
 ) -> list[PlannedDevice]:
-    found = devices_to_plan(report, device="auto", busy=busy, reserved_vram_bytes=reserved)
+    found = devices_to_plan(
+        report, device="auto", busy=busy, reserved_vram_bytes=reserved, held=held
+    )
     assert not isinstance(found, Waiting)
     return found
 
@@ -31,6 +36,13 @@ def test_what_the_policy_keeps_free_is_not_counted() -> None:
     assert [device.machine.device_free_bytes for device in kept] == [3 * GIB, 22 * GIB]
     nothing = _devices(cards(1, free_gib=1.0), reserved=2 * GIB)
     assert nothing[0].machine.device_free_bytes == 0
+
+
+def test_a_card_that_a_chat_holds_is_left_out_unless_all_are_held() -> None:
+    report = cards(2, free_gib=5.0)
+    assert [one.key for one in _devices(report, held=("cuda:0",))] == ["cuda:1"]
+    both = _devices(report, held=("cuda:0", "cuda:1"))
+    assert [one.machine.device_free_bytes for one in both] == [24 * GIB, 24 * GIB]
 
 
 def test_a_little_more_or_less_memory_is_the_same() -> None:

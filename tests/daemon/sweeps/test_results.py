@@ -1,9 +1,11 @@
 """What a sweep found: the order of its members, and the best of them."""
 
 import pytest
+from support.reports import made_report
 from support.sweep_shop import SweepShop
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.events import Judged
 from slidepack.engine.contract.sweep import Halving
 
 
@@ -89,3 +91,52 @@ def test_a_sweep_that_is_not_there_is_said_so(sweep_shop: SweepShop) -> None:
     for read in (sweep_shop.sweeps.show, sweep_shop.sweeps.best):
         with pytest.raises(SlidepackError, match="RUN-NOT-FOUND: There is no sweep 7"):
             read(7)
+
+
+def _judge(sweep_shop: SweepShop, job_id: int, right: int, *, step: int = 2) -> None:
+    event = Judged(at=1.0, report=made_report(step, right))
+    sweep_shop.stores.runlog.ingest(sweep_shop.stores.attempt(job_id), [event], 1)
+
+
+def test_test_rows_rank_members_to_be_reported_and_choose_none(sweep_shop: SweepShop) -> None:
+    queued = sweep_shop.add(grid={"rank": [1, 2, 3, 4]})
+    one, two, three, four = queued.jobs
+    sweep_shop.measure(one, 9.0, 1.0, 1.0, test=5.0)
+    sweep_shop.measure(two, 9.0, 2.0, 2.0, test=3.0)
+    sweep_shop.measure(three, 9.0, 3.0, 3.0, test=4.0)
+    sweep_shop.measure(four, 9.0, 0.5)
+    for job_id, right in ((one, 3), (two, 6), (three, 9)):
+        _judge(sweep_shop, job_id, right)
+        sweep_shop.end(job_id)
+    # It has measured its base only.
+    _judge(sweep_shop, four, 0, step=0)
+    by_loss = sweep_shop.sweeps.show(queued.sweep_id, "test")
+    assert [row.job_id for row in by_loss.members] == [two, three, one, four]
+    assert [row.test_loss for row in by_loss.members] == [3.0, 4.0, 5.0, None]
+    by_score = sweep_shop.sweeps.show(queued.sweep_id, "test-score")
+    assert [row.job_id for row in by_score.members] == [three, two, one, four]
+    scores = [row.test_score for row in by_score.members]
+    assert [score and score.value for score in scores] == [0.9, 0.6, 0.3, None]
+    assert {score.kind for score in scores if score} == {"exact_match_normalised"}
+    plain = sweep_shop.sweeps.show(queued.sweep_id)
+    assert by_loss.best == by_score.best == plain.best
+    assert by_loss.best is not None
+    assert by_loss.best.job_id == one
+    for table in (by_loss, by_score):
+        assert [row.job_id for row in table.members if row.best] == [one]
+        assert "looked at 3 times" in table.note
+        assert "for reporting, not for choosing" in table.note
+    # Nobody is led to choose by them.
+    assert {(row.test_loss, row.test_score) for row in plain.members} == {(None, None)}
+    assert plain.note == ""
+
+
+def test_selection_rows_are_no_test_rows(sweep_shop: SweepShop) -> None:
+    queued = sweep_shop.add(grid={"rank": [1, 2]})
+    for job_id in queued.jobs:
+        sweep_shop.measure(job_id, 9.0, 1.0)
+        event = Judged(at=1.0, report=made_report(2, 5, split="selection"))
+        sweep_shop.stores.runlog.ingest(sweep_shop.stores.attempt(job_id), [event], 1)
+    table = sweep_shop.sweeps.show(queued.sweep_id, "test-score")
+    assert [row.test_score for row in table.members] == [None, None]
+    assert table.note.startswith("No member was measured on test rows")

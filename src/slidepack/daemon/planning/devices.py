@@ -25,17 +25,20 @@ def devices_to_plan(
     device: str,
     busy: Collection[str],
     reserved_vram_bytes: int,
+    held: Collection[str] = (),
 ) -> list[PlannedDevice] | Waiting:
     """Return the devices with the memory that plans may count on, or why there is none.
 
     Of a device that trains for us all memory counts: what is taken there is our own, and will be
-    free again. Of another one that counts which is free now.
+    free again. Of another one that counts which is free now. One that a chat holds is left out as
+    long as there are others.
 
     Args:
         report: the hardware.
         device: the setting.
         busy: keys of the devices on which our workers run.
         reserved_vram_bytes: of each card, kept free by the policy.
+        held: keys of the devices on which chats run.
     """
     free = devices_now(report, whole=False, device=device)
     whole = devices_now(report, whole=True, device=device)
@@ -45,16 +48,18 @@ def devices_to_plan(
         return whole
     all_of = {found.key: found.machine for found in whole}
     cards = {card_key(gpu): gpu for gpu in report.gpus}
+    open_to_jobs = [found for found in free if found.key not in held]
+    ours = {*busy, *held}
     return [
         PlannedDevice(
             key=found.key,
             name=found.name,
             machine=_counted(
-                all_of[found.key] if found.key in busy else found.machine, reserved_vram_bytes
+                all_of[found.key] if found.key in ours else found.machine, reserved_vram_bytes
             ),
             rates=_rates(found, cards.get(found.card)),
         )
-        for found in free
+        for found in open_to_jobs or free
     ]
 
 

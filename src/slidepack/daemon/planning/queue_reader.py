@@ -1,6 +1,6 @@
 """Takes the picture of the queue and the machine that a plan is made from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from slidepack.daemon.hardware import Waiting
@@ -40,6 +40,7 @@ class QueueReader:
         report: Callable[[], HardwareReport],
         policy: Callable[[], Policy],
         device: str,
+        held: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Bind what is read.
 
@@ -50,6 +51,7 @@ class QueueReader:
             report: asks for the hardware.
             policy: asks for the policy.
             device: the setting.
+            held: asks for the devices on which chats run.
         """
         self._input = PlanInput(database)
         self._lengths = RowLengths(database)
@@ -58,6 +60,7 @@ class QueueReader:
         self._report = report
         self._policy = policy
         self._device = device
+        self._held = held
         self._sizes = RowSizes()
         self._specs: dict[int, JobSpec] = {}
         self._shapes: dict[tuple[str, str], ModelShape] = {}
@@ -85,6 +88,7 @@ class QueueReader:
             device=self._device,
             busy=set(on.values()),
             reserved_vram_bytes=int(policy.reserve_vram_mb * 1e6),
+            held=self._held(),
         )
         found = [] if isinstance(devices, Waiting) else devices
         records = [*self._jobs.live(), *self._jobs.queued()]

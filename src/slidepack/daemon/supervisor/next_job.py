@@ -49,6 +49,7 @@ class NextJob:
         plan: Following,
         packing: bool,
         retry_seconds: float,
+        held: Callable[[], Mapping[str, str]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bind the queue, what starts its jobs or keeps them from running, and who is told.
@@ -65,6 +66,7 @@ class NextJob:
             plan: says who begins where.
             packing: whether LoRA jobs share workers.
             retry_seconds: before a job is tried again whose worker died without a step.
+            held: why nobody may come to some devices, as where somebody chats.
             monotonic: seconds by a clock that only goes forward.
         """
         self._db = database
@@ -86,6 +88,7 @@ class NextJob:
             retry_seconds=retry_seconds,
         )
         self._retry_seconds = retry_seconds
+        self._held = held
         self._monotonic = monotonic
         self._tried: dict[int, float] = {}
         self._waits: dict[int, Waits] = {}
@@ -131,7 +134,12 @@ class NextJob:
             why.update(dict.fromkeys((job.id for job in able), devices.reason))
             return []
         live = self._attempts.live()
-        seats = seats_of(devices, live, self._packs.live(), leaving)
+        held = self._held()
+        seats = seats_of(devices, live, self._packs.live(), leaving, held)
+        if all(seat.device.key in held for seat in seats):
+            # No plan is followed: it would count on a device that is free, and pass its jobs over.
+            why.update(dict.fromkeys((job.id for job in able), taken(seats)))
+            return []
         planned = self._plan.starts(now)
         wanted = None if planned is None else {start.job_id: start.device for start in planned}
         look = Look(seats, wanted, in_line=self._is_just_free(running=bool(live)), why=why)

@@ -1,6 +1,6 @@
 """Who sits on which device now, and who may come."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slidepack.daemon.hardware import DeviceNow
@@ -47,6 +47,7 @@ def seats_of(
     live: Iterable[AttemptRecord],
     packs: Iterable[PackRecord],
     leaving: Collection[str],
+    held: Mapping[str, str],
 ) -> list[DeviceSeat]:
     """Return a seat for each device.
 
@@ -55,8 +56,9 @@ def seats_of(
         live: attempts that have not ended.
         packs: that have not ended.
         leaving: nonces of workers that were asked to leave as a whole.
+        held: why nobody may come to some devices, by their keys.
     """
-    seats = {device.key: DeviceSeat(device) for device in devices}
+    seats = {device.key: DeviceSeat(device, closed=held.get(device.key, "")) for device in devices}
     # What an older version began does not say where; it was the first device.
     first = devices[0].key
     for pack in packs:

@@ -91,26 +91,30 @@ def start_worker(folder: RunFolder | PackFolder, nonce: str) -> WorkerProcess:
     Raises:
         OSError: the process could not be started.
     """
-    inherited = without_service_variables()
-    environment = {k: v for k, v in inherited.items() if k not in _SECRET_VARIABLES}
-    environment |= {
-        NONCE_VARIABLE: nonce,
-        # Spinning OpenMP threads slow a step up to ten times as soon as anything else runs.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONUTF8": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
     with folder.log.open("ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "slidepack.engine.worker", str(folder.root)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=worker_environment(nonce),
             start_new_session=True,
             cwd=folder.root,
         )
     return WorkerProcess(psutil.Process(child.pid), child)
+
+
+def worker_environment(nonce: str) -> dict[str, str]:
+    """Return the environment of a process of ours that is known by a nonce."""
+    inherited = without_service_variables()
+    environment = {k: v for k, v in inherited.items() if k not in _SECRET_VARIABLES}
+    return environment | {
+        NONCE_VARIABLE: nonce,
+        # Spinning OpenMP threads slow a step up to ten times as soon as anything else runs.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONUTF8": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def find_worker(

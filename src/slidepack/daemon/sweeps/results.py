@@ -1,24 +1,44 @@
 """What a sweep found: its members in the order of their held-out loss, and the best of them.
 
 The order is by the newest loss on the selection rows, which is that of the adapter that one gets.
-The test rows choose nothing: their loss is told of the best member only, once it is chosen.
+The test rows choose nothing: their loss is told of the best member only, once it is chosen, unless
+all members' is asked for, to be reported.
 """
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.jobs import JobRecord, JobStore
+from slidepack.daemon.store.judgements import Judgements
 from slidepack.daemon.store.sweeps import Measured, SweepRecord, SweepStore
 from slidepack.daemon.sweeps.lane import read_rungs
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec, LoraMethod
+from slidepack.engine.contract.judgement import FigureKind, JudgeReport
 
-__all__ = ["Best", "MemberRow", "SweepResults", "SweepSummary", "SweepTable"]
+__all__ = ["Best", "MemberRow", "Ranking", "SweepResults", "SweepSummary", "SweepTable"]
+
+_SCORES: Final[tuple[FigureKind, ...]] = ("choice", "exact_match_normalised", "token_accuracy")
+"""The first that all members have is what they are ranked by."""
+
+
+Ranking = Literal["selection", "test", "test-score"]
+"""By the loss on the selection rows, by that on the test rows, or by what is right of these."""
+
+
+class TestScore(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member gets right of the test rows, by the figure that fits its data."""
+
+    kind: FigureKind
+    value: float
+    low: float | None
+    """Of its 95% interval."""
+    high: float | None
 
 
 class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +64,10 @@ class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
     """It has run for so long, all attempts together."""
     best: bool
     result: str | None
+    test_loss: float | None = None
+    """On rows that choose nothing; told where members are ranked by these."""
+    test_score: TestScore | None = None
+    """How many of these rows it answers rightly; told where members are ranked by these."""
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +105,21 @@ class SweepTable(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberRow]
     """The lowest loss first, then those with none; what failed or was cancelled comes last."""
     best: Best | None
+    """Always by the selection loss."""
+    by: Ranking = "selection"
+    note: str = ""
+    """What the order says, and what not."""
 
 
 class SweepResults:
     """Reads sweeps."""
 
-    def __init__(self, store: SweepStore, jobs: JobStore, paths: DataPaths) -> None:
+    def __init__(
+        self, store: SweepStore, jobs: JobStore, paths: DataPaths, judgements: Judgements
+    ) -> None:
         """Bind the stores."""
         self._store = store
+        self._judgements = judgements
         self._jobs = jobs
         self._paths = paths
 
@@ -107,18 +138,40 @@ class SweepResults:
             for table in tables
         ]
 
-    def show(self, sweep_id: int, now: float) -> SweepTable:
+    def show(self, sweep_id: int, now: float, by: Ranking = "selection") -> SweepTable:
         """Return a sweep with its members.
 
         Args:
             sweep_id: of the sweep.
             now: unix time in seconds.
+            by: what members are ranked by.
 
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-FOLDER-BROKEN.
         """
         sweep = self._store.get(sweep_id)
-        return self._table(sweep, now, read_rungs(self._paths, sweep_id).stopped)
+        table = self._table(sweep, now, read_rungs(self._paths, sweep_id).stopped)
+        return table if by == "selection" else self._by_test(table, by)
+
+    def _by_test(self, table: SweepTable, by: Ranking) -> SweepTable:
+        """Return a sweep with its members ranked by rows that choose nothing."""
+        losses = self._store.test_losses(table.sweep.id)
+        scores = _test_scores(self._judgements.of_sweep(table.sweep.id))
+        members = [
+            msgspec.structs.replace(
+                row,
+                test_loss=losses[row.job_id].loss if row.job_id in losses else None,
+                test_score=scores.get(row.job_id),
+            )
+            for row in table.members
+        ]
+        order = _order_by_loss if by == "test" else _order_by_score
+        measured = sum(
+            (row.test_loss if by == "test" else row.test_score) is not None for row in members
+        )
+        return msgspec.structs.replace(
+            table, members=sorted(members, key=order), by=by, note=_note(measured)
+        )
 
     def best(self, sweep_id: int, now: float) -> Best:
         """Return the best member.
@@ -193,6 +246,49 @@ def _best_of(jobs: list[JobRecord], losses: Mapping[int, Measured]) -> JobRecord
 def _order(row: MemberRow) -> tuple[bool, bool, float, int]:
     ended_badly = row.state in ("failed", "cancelled")
     return ended_badly, row.loss is None, row.loss or 0.0, row.job_id
+
+
+def _order_by_loss(row: MemberRow) -> tuple[bool, bool, float, int]:
+    ended_badly = row.state in ("failed", "cancelled")
+    return ended_badly, row.test_loss is None, row.test_loss or 0.0, row.job_id
+
+
+def _order_by_score(row: MemberRow) -> tuple[bool, bool, float, int]:
+    ended_badly = row.state in ("failed", "cancelled")
+    score = row.test_score
+    return ended_badly, score is None, 0.0 if score is None else -score.value, row.job_id
+
+
+def _test_scores(reports: Mapping[int, JudgeReport]) -> dict[int, TestScore]:
+    """Return each member's score by the first figure that all of them have."""
+    tested = {job: one for job, one in reports.items() if one.step and one.split == "test"}
+    kind = next(
+        (
+            kind
+            for kind in _SCORES
+            if tested and all(one.value(kind, "tuned") is not None for one in tested.values())
+        ),
+        None,
+    )
+    if kind is None:
+        return {}
+    scores = {}
+    for job_id, report in tested.items():
+        figure = report.figure(kind)
+        assert figure is not None
+        (tuned,) = (one for one in figure.measured if one.voice == "tuned")
+        scores[job_id] = TestScore(kind=kind, value=tuned.value, low=tuned.low, high=tuned.high)
+    return scores
+
+
+def _note(measured: int) -> str:
+    if not measured:
+        return "No member was measured on test rows; hold some out with test_fraction."
+    return (
+        "This order is for reporting, not for choosing: the best member is chosen by the selection "
+        f"loss. The same test rows were looked at {measured} times here, so the one that comes "
+        "first looks better on them than it is."
+    )
 
 
 def _differences(specs: Mapping[int, JobSpec]) -> tuple[tuple[str, ...], dict[int, dict[str, Any]]]:

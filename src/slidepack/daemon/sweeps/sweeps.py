@@ -15,6 +15,7 @@ from slidepack.daemon.requests import JobRequest, freeze_job, job_spec, timing_o
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobStore
+from slidepack.daemon.store.judgements import Judgements
 from slidepack.daemon.store.sweeps import SweepStore
 from slidepack.daemon.store.timing import JobTiming
 from slidepack.daemon.sweeps.lane import sweep_folder
@@ -27,7 +28,7 @@ from slidepack.daemon.sweeps.members import (
     settings_of,
 )
 from slidepack.daemon.sweeps.request import MAX_MEMBERS, MembersRequest, SweepRequest
-from slidepack.daemon.sweeps.results import Best, SweepResults, SweepSummary, SweepTable
+from slidepack.daemon.sweeps.results import Best, Ranking, SweepResults, SweepSummary, SweepTable
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.data.rows import clip
@@ -85,7 +86,7 @@ class Sweeps:
         self._paths = paths
         self._changes = changes
         self._tonight = tonight
-        self._results = SweepResults(store, jobs, paths)
+        self._results = SweepResults(store, jobs, paths, Judgements(database))
 
     def add(self, request: SweepRequest) -> Queued:
         """Queue every member of a sweep, or none.
@@ -126,13 +127,13 @@ class Sweeps:
         """Return all sweeps, newest first."""
         return self._results.list_sweeps(time.time())
 
-    def show(self, sweep_id: int) -> SweepTable:
-        """Return a sweep with its members.
+    def show(self, sweep_id: int, by: Ranking = "selection") -> SweepTable:
+        """Return a sweep with its members, ranked by their selection loss or, to report, by test.
 
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-FOLDER-BROKEN.
         """
-        return self._results.show(sweep_id, time.time())
+        return self._results.show(sweep_id, time.time(), by)
 
     def best(self, sweep_id: int) -> Best:
         """Return the best member.

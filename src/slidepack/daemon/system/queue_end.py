@@ -63,7 +63,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The queue as it is now."""
 
     live: int
-    """Jobs that have a worker."""
+    """Jobs that have a worker, and chats."""
     waiting: int
     """Jobs that will have one by themselves, whatever they wait for. Paused ones will not."""
     hold: str
