@@ -47,12 +47,21 @@ def _interrupt(process: "subprocess.Popen[str]") -> list[str]:
 
 def _of_home(home: Path) -> list[str]:
     """Return the processes that work on a data directory."""
+    return [" ".join(command) for _, command in _working_on(home)]
+
+
+def _importers(home: Path) -> list[psutil.Process]:
+    return [process for process, command in _working_on(home) if "importer" in " ".join(command)]
+
+
+def _working_on(home: Path) -> list[tuple[psutil.Process, list[str]]]:
     found = []
     for process in psutil.process_iter():
         try:
-            about = [*process.cmdline(), process.environ().get("SLIDEPACK_HOME", "")]
+            command = process.cmdline()
+            about = [*command, process.environ().get("SLIDEPACK_HOME", "")]
             if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in a for a in about):
-                found.append(" ".join(process.cmdline()))
+                found.append((process, command))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
@@ -107,11 +116,15 @@ def test_while_a_model_is_added(daemon: DaemonProcess, smollm2_gguf: Path) -> No
     wait_until(
         lambda: any(m["done"] for m in daemon.api("GET", "/models")), what="the import has begun"
     )
+    # It would be done soon: it is held up until what is looked at has happened.
+    (importer,) = _importers(daemon.home)
+    importer.suspend()
     (line,) = _interrupt(process)
     assert line.startswith("RUN-INTERRUPTED: ")
     (model,) = daemon.api("GET", "/models")
     assert model["state"] == "importing", "the daemon goes on with it"
     # Stopped in the middle, it ends the import too, and the next daemon begins it again.
+    importer.resume()
     daemon.stop()
     assert _of_home(daemon.home) == []
     assert list((daemon.home / "models").iterdir()) == []

@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,7 +15,14 @@ from slidepack.engine.chat.events import Done, Token
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.web.answers import begin_ask
 
+_T = TypeVar("_T")
 _ERROR = ErrorReport(code="CHAT-CRASHED", what="It died.", why="", fix="")
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine in a thread of its own: in the main one a browser's loop may be open."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 class _Chats:
@@ -76,19 +85,19 @@ async def _read(service: Any, most: int, *voices: str) -> list[Answer | None]:
 
 def test_the_last_voice_ends_it_and_nothing_is_left_to_stop() -> None:
     chats = _Chats(_piece("a"), _done("a"), _piece("b"), _done("b"), _piece("never"))
-    assert asyncio.run(_read(_service(chats), 9, "a", "b")) == list(chats.answers[:4])
+    assert _run(_read(_service(chats), 9, "a", "b")) == list(chats.answers[:4])
     assert chats.stopped == []
 
 
 def test_a_failure_ends_the_voices_that_it_names() -> None:
     chats = _Chats(AskFailed(voices=("a",), error=_ERROR), _done("b"), _piece("never"))
-    assert asyncio.run(_read(_service(chats), 9, "a", "b")) == list(chats.answers[:2])
+    assert _run(_read(_service(chats), 9, "a", "b")) == list(chats.answers[:2])
     assert chats.stopped == []
 
 
 def test_who_stops_to_read_ends_the_answers() -> None:
     chats = _Chats(_piece("a"), _piece("a"), _done("a"))
-    assert asyncio.run(_read(_service(chats), 1, "a")) == [_piece("a")]
+    assert _run(_read(_service(chats), 1, "a")) == [_piece("a")]
     assert chats.stopped == [("session", "ask")]
 
 
@@ -101,7 +110,7 @@ def test_a_reader_that_is_cancelled_ends_the_answers() -> None:
         task.cancel()
         await asyncio.wait({task})
 
-    asyncio.run(cancelled())
+    _run(cancelled())
     assert chats.stopped == [("session", "ask")]
 
 
@@ -109,11 +118,11 @@ def test_the_end_of_the_daemon_is_the_end_of_the_answers() -> None:
     chats = _Chats(_piece("a"))
     service = _service(chats)
     service.stopping.set()
-    _, failed = asyncio.run(_read(service, 9, "a", "b"))
+    _, failed = _run(_read(service, 9, "a", "b"))
     assert isinstance(failed, AskFailed)
     assert (failed.voices, failed.error.code) == (("a", "b"), "CHAT-ENDED")
 
 
 def test_a_refusal_comes_before_the_first_answer() -> None:
     with pytest.raises(SlidepackError, match="CHAT-VOICE-UNKNOWN"):
-        asyncio.run(_read(_service(_Chats()), 1, "nobody"))
+        _run(_read(_service(_Chats()), 1, "nobody"))
