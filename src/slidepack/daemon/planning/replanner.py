@@ -154,11 +154,11 @@ class Replanner:
         Args:
             now: unix seconds.
         """
-        queue = self._reader.queue()
+        planned = self.plan()
+        # Every tick asks, and next to no plan moves anybody: the queue is read only then.
+        if planned is None or not planned.moves or planned.queue != self._reader.queue():
+            return []
         with self._lock:
-            planned = self._planned
-            if planned is None or not planned.moves or planned.queue != queue:
-                return []
             self._moved = {
                 job: at for job, at in self._moved.items() if 0 <= now - at < _SETTLED_SECONDS
             }
