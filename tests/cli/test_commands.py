@@ -68,7 +68,10 @@ def test_every_command_but_serve_has_json() -> None:
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
         *(f"service {name}" for name in ("install", "uninstall", "status")),
         *(f"jobs {name}" for name in ("add", "list", "show", "logs")),
-        *(f"jobs {name}" for name in ("cancel", "pause", "resume", "retry", "move", "rm")),
+        *(
+            f"jobs {name}"
+            for name in ("cancel", "pause", "resume", "retry", "duplicate", "move", "rm")
+        ),
         "jobs continue",
         *(f"models {name}" for name in ("add", "list", "show", "rm")),
         *(f"sweep {name}" for name in ("add", "list", "show", "best", "cancel", "rm", "optuna")),
@@ -104,6 +107,9 @@ def test_when_a_job_runs(command: Command, served_farm: Farm, file: Path) -> Non
     status, refused = command("jobs", "retry", str(first["id"]), "--resume")
     assert (status, refused["error"]["code"]) == (62, "RUN-NO-CHECKPOINT")
     command("jobs", "cancel", str(again["id"]))
+    status, second = command("jobs", "duplicate", str(first["id"]))
+    assert (status, second["name"], second["on_failure"]) == (0, first["name"], "continue")
+    command("jobs", "cancel", str(second["id"]))
     command("resume")
 
 

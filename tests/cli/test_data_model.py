@@ -12,7 +12,7 @@ from support.tiny import chat_rows, save_tiny_model, write_jsonl
 
 from slidepack.cli.data_model import ModelOptions, check_with_model, fit_fixes
 from slidepack.cli.fit import Fit, answer_fit, training_spec
-from slidepack.cli.fit_machine import describe_machine
+from slidepack.cli.fit_machine import DriveOptions, describe_machine
 from slidepack.engine.bench_slide.shapes import SHAPES
 from slidepack.engine.data.check import judge_file
 from slidepack.engine.data.lengths import length_report
@@ -100,7 +100,7 @@ def test_every_fix_is_an_option_that_helps(tmp_path: Path, model: Path) -> None:
 def test_what_makes_a_training_fit_is_named_and_does() -> None:
     def fit(batch: int, seq: int) -> Fit:
         spec = training_spec("llama-8b", "lora", seq, batch, 1.0)
-        host, rates = describe_machine(8.0, 64.0, None)
+        host, rates = describe_machine(8.0, 64.0, DriveOptions())
         return answer_fit("llama-8b", "lora", spec, SHAPES["llama-8b"], host, rates)
 
     large = fit(512, 512)

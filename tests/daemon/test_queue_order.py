@@ -5,6 +5,7 @@ import random
 import pytest
 from support.stores import Stores, plain_spec
 
+from slidepack.daemon.store.queue_order import place_jobs
 from slidepack.daemon.store.timing import JobTiming
 from slidepack.daemon.supervisor.choosing import dependence
 from slidepack.engine.contract.errors import SlidepackError
@@ -42,6 +43,42 @@ def test_moving_keeps_all_others_in_their_order(stores: Stores) -> None:
         assert _order(stores) == expected
     assert _order(stores)[-1] != _add(stores), "a new job comes last"
     assert _order(stores)[:-1] == expected
+
+
+def test_several_jobs_are_moved_as_one(stores: Stores) -> None:
+    rng = random.Random(7)
+    ids = [_add(stores) for _ in range(12)]
+    expected = list(ids)
+    for _ in range(80):
+        moved = rng.sample(ids, rng.randint(1, 5))
+        before = rng.choice([None, *(job for job in ids if job not in moved)])
+        place_jobs(stores.database, moved, before)
+        expected = [job for job in expected if job not in moved]
+        at = len(expected) if before is None else expected.index(before)
+        expected[at:at] = moved
+        assert _order(stores) == expected
+
+
+def test_there_is_always_room_between_two_jobs(stores: Stores) -> None:
+    first, second, *others = (_add(stores) for _ in range(5))
+    urgent = _add(stores, priority=2)
+    for turn in range(130):
+        # Halving a distance again and again leaves no number between two of them.
+        moved = others[turn % 3]
+        stores.jobs.place(moved, second)
+        order = _order(stores)
+        assert order.index(moved) + 1 == order.index(second)
+    assert _order(stores)[:2] == [urgent, first]
+    stores.jobs.place(urgent, None)
+    assert _order(stores)[-1] == urgent
+
+
+def test_a_move_writes_the_moved_job_alone(stores: Stores) -> None:
+    ids = [_add(stores) for _ in range(50)]
+    before = stores.database.values("SELECT id, position FROM jobs ORDER BY id")
+    stores.jobs.place(ids[40], ids[3])
+    after = stores.database.values("SELECT id, position FROM jobs ORDER BY id")
+    assert [a[0] for a, b in zip(after, before, strict=True) if a != b] == [ids[40]]
 
 
 def test_a_moved_job_takes_the_priority_of_its_new_neighbour(stores: Stores) -> None:

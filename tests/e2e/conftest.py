@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from e2e.browsing import OpenVisitor, Visitor, visit
+from e2e.pages import Places
 from playwright.sync_api import Browser, Page, sync_playwright
 from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
@@ -92,6 +93,22 @@ def failed_job(studio: Studio, tmp_path_factory: pytest.TempPathFactory) -> int:
     job_id = studio.start(name="On a changed model", model=model_id)
     studio.daemon.wait_for(job_id, "failed")
     return job_id
+
+
+@pytest.fixture(scope="session")
+def places(studio: Studio, completed_job: int, failed_job: int) -> Places:
+    """Where the pages of this daemon are."""
+    request = {"model": studio.model_id, "dataset": studio.dataset, "grid": {"lr": [1e-3, 1e-2]}}
+    fixed = {"batch_size": 4, "max_seq_len": 128, "rank": 4, "steps": 4}
+    swept = studio.daemon.api("POST", "/sweeps", json=request | {"fixed": fixed})
+    for job_id in swept["jobs"]:
+        studio.daemon.wait_for(job_id, "completed")
+    return Places(
+        job=completed_job,
+        failed=failed_job,
+        dataset=studio.dataset,
+        sweep=swept["sweep_id"],
+    )
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """How the pages look: no sideways scrolling, tied labels, a visible focus; and their pictures."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,12 @@ def test_pages_fit_their_window(
     view = f"{scheme}-{width}"
     long_word = "Donaudampfschifffahrtsgesellschaftskapitaen" * 3
     rows: list[dict[str, object]] = [*chat_rows(20), {"messages": long_word}]
-    drop_file(page, write_jsonl(tmp_path / f"{long_word}.jsonl", rows))
-    expect(page.locator("#verdict table")).to_be_visible()
-    page.get_by_text("Settings").click()
+    expect(page.locator("#queue")).to_contain_text("A small run")
     look(page, f"home-{view}")
+    # A file that is dropped on the first page is taken to where a job is made of it.
+    drop_file(page, write_jsonl(tmp_path / f"{long_word}.jsonl", rows))
+    expect(page).to_have_url(re.compile(r"/new\?(dataset|draft)="), timeout=20_000)
+    look(page, f"new-{view}")
     visitor.go(f"/jobs/{completed_job}")
     expect(page.locator("#chart canvas")).to_be_visible()
     look(page, f"job-{view}")
@@ -72,12 +75,11 @@ def test_empty_pages_say_what_to_do(daemon: DaemonProcess, open_visitor: OpenVis
         ).page
         expect(page.locator("#queue")).to_contain_text("No job yet.")
         expect(page.locator("#library")).to_contain_text("No model yet.")
-        expect(page.get_by_role("button", name="Start")).to_be_disabled()
+        expect(page.get_by_role("link", name="Begin without a file")).to_be_visible()
         look(page, f"home-empty-{scheme}-{width}")
 
 
 def test_every_field_has_a_label_and_every_stop_of_tab_a_visible_focus(page: Page) -> None:
-    page.get_by_text("Settings").click()
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
             .filter((field) => !field.labels.length).map((field) => field.name || field.id)"""
@@ -97,7 +99,5 @@ def test_every_field_has_a_label_and_every_stop_of_tab_a_visible_focus(page: Pag
         if name == "BODY":
             break
         stops.append((name, outline))
-    assert {"file", "dataset", "model", "name", "rank", "sample_prompts", "source"} <= {
-        name for name, _ in stops
-    }
+    assert {"file", "source", "queue-pause"} <= {name for name, _ in stops}
     assert {outline for _, outline in stops} == {"solid"}

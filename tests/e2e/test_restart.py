@@ -16,7 +16,6 @@ _OUTAGE = (
     "ERR_CONNECTION_REFUSED",
     "ERR_INCOMPLETE_CHUNKED_ENCODING",
     r"\[object Event\]",
-    "htmx:sseError",
     "htmx:afterRequest",
     "htmx:sendError",
     "ERR_CONNECTION_RESET",

@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from support.full_worker import (
     finish,
     start,
 )
+from support.kills import Chain, kill_after, started, unfinished
 from support.runs import make_run, tiny_spec
 from support.waiting import wait_until
 
 from slidepack.engine.contract.errors import CATALOGUE
-from slidepack.engine.contract.events import Failed, Finished, Started, Warned
+from slidepack.engine.contract.events import Failed, Finished, Warned
 from slidepack.engine.contract.job import FullMethod, JobSpec, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder
 
@@ -54,65 +54,20 @@ def whole(base: Path) -> RunFolder:
     return folder
 
 
-def _started(folder: RunFolder) -> Started:
-    (started,) = (event for event in events_of(folder) if isinstance(event, Started))
-    return started
-
-
-class _Chain:
-    """Attempts at one run, each going on from the checkpoints of those before."""
-
-    def __init__(self, root: Path, spec: JobSpec) -> None:
-        self._root = root
-        self._spec = spec
-        self.attempts: list[RunFolder] = []
-
-    def next(self) -> RunFolder:
-        """Make the next attempt's folder."""
-        found = [path for one in reversed(self.attempts) for path in one.list_checkpoints()]
-        number = len(self.attempts) + 1
-        folder = make_run(
-            self._root / str(number),
-            self._spec,
-            attempt=number,
-            resume_from=tuple(map(str, found)),
-        )
-        self.attempts.append(folder)
-        return folder
-
-
-def _unfinished(folder: RunFolder) -> list[Path]:
-    """Return checkpoints that are, or were, being written."""
-    return list(folder.checkpoints.glob(".*.tmp"))
-
-
 def _kill_while_saving(folder: RunFolder, worker: Worker) -> None:
     """Kill when a checkpoint after the first few is half written."""
     wait_until(lambda: folder.list_checkpoints() or worker.poll() is not None)
     while worker.poll() is None:
-        if any(file for saving in _unfinished(folder) for file in saving.glob("unit-*")):
+        if any(file for saving in unfinished(folder) for file in saving.glob("unit-*")):
             worker.send(signal.SIGKILL)
             worker.wait()
 
 
-def _kill_after(folder: RunFolder, worker: Worker, seconds: float, *, started: bool) -> None:
-    """Kill some time after the start of the training, or of the process."""
-    if started:
-        wait_until(
-            lambda: (
-                worker.poll() is not None or any(isinstance(e, Started) for e in events_of(folder))
-            )
-        )
-    time.sleep(seconds)
-    worker.send(signal.SIGKILL)
-    worker.wait()
-
-
-def _killed(root: Path, whole: RunFolder, seed: int, kills: int) -> tuple[list[_Chain], int]:
+def _killed(root: Path, whole: RunFolder, seed: int, kills: int) -> tuple[list[Chain], int]:
     """Kill runs at random moments, then let the last one end; return how many died saving too."""
     spec, moments = whole.read_spec(), random.Random(seed)
-    begin, end = _started(whole).at, events_of(whole)[-1].at
-    chains = [_Chain(root / "0", spec)]
+    begin, end = started(whole).at, events_of(whole)[-1].at
+    chains = [Chain(root / "0", spec)]
     done = saving = 0
     while done < kills:
         folder = chains[-1].next()
@@ -121,13 +76,13 @@ def _killed(root: Path, whole: RunFolder, seed: int, kills: int) -> tuple[list[_
             _kill_while_saving(folder, worker)
         else:
             seconds = moments.uniform(0.0, 0.8 * (end - begin))
-            _kill_after(folder, worker, seconds, started=moments.random() < 0.9)
+            kill_after(folder, worker, seconds, started=moments.random() < 0.9)
         if worker.poll() == 0:
-            chains.append(_Chain(root / str(len(chains)), spec))
+            chains.append(Chain(root / str(len(chains)), spec))
             continue
         assert worker.poll() == -signal.SIGKILL, folder.log.read_text()
         done += 1
-        saving += bool(_unfinished(folder))
+        saving += bool(unfinished(folder))
     if chains[-1].attempts:
         finish(chains[-1].next())
     else:
@@ -145,9 +100,9 @@ def test_killed_at_random_moments_the_end_is_the_same(
     assert saving, "some checkpoints were being written"
     for chain in chains:
         assert_same_end(whole, *chain.attempts)
-        assert not _unfinished(chain.attempts[-1])
+        assert not unfinished(chain.attempts[-1])
         assert len(chain.attempts[-1].list_checkpoints()) <= 2
-    assert any(_started(chain.attempts[-1]).from_step for chain in chains), "from a checkpoint"
+    assert any(started(chain.attempts[-1]).from_step for chain in chains), "from a checkpoint"
 
 
 def _flip(folder: Path) -> None:
@@ -202,8 +157,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(
     assert warning.code == "RUN-CHECKPOINT-CORRUPT"
     newest, before = folder.read_identity().resume_from
     assert newest in warning.message
-    started = _started(folder)
-    assert (started.from_step, started.resumed_from) == (4, before)
+    begun = started(folder)
+    assert (begun.from_step, begun.resumed_from) == (4, before)
     assert list(curve(folder)) == [5, 6]
     assert_same_end_from(short, folder)
 
@@ -224,8 +179,8 @@ def test_with_every_checkpoint_damaged_it_starts_from_the_base(
     events = events_of(folder)
     warned = [event.code for event in events if isinstance(event, Warned)]
     assert warned == ["RUN-CHECKPOINT-CORRUPT"] * 2
-    started = _started(folder)
-    assert (started.from_step, started.resumed_from) == (0, "")
+    begun = started(folder)
+    assert (begun.from_step, begun.resumed_from) == (0, "")
     assert_same_end(short, folder)
 
 
@@ -235,7 +190,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
     finish(whole)
     one = sum(path.stat().st_size for path in whole.list_checkpoints()[0].iterdir())
     with small_disk(tmp_path / "disk", 16) as disk:
-        chain = _Chain(disk.mount, spec)
+        chain = Chain(disk.mount, spec)
         first = chain.next()
         worker = start(first)
         wait_until(lambda: first.list_checkpoints() or worker.poll() is not None)
@@ -245,11 +200,11 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
         assert isinstance(failed, Failed)
         assert failed.error.code == "DISK-FULL"
         assert first.list_checkpoints(), "the earlier ones are there"
-        assert not _unfinished(first), "half of one would only take up room"
+        assert not unfinished(first), "half of one would only take up room"
         disk.free()
         second = chain.next()
         finish(second)
         assert not [event for event in events_of(second) if isinstance(event, Warned)]
-        assert _started(second).resumed_from == str(first.list_checkpoints()[0])
+        assert started(second).resumed_from == str(first.list_checkpoints()[0])
         assert isinstance(events_of(second)[-1], Finished)
         assert_same_end(whole, first, second)

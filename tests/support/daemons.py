@@ -28,6 +28,8 @@ class DaemonProcess:
             "SLIDEPACK_RETRY_SECONDS": "0.1",
             **{f"SLIDEPACK_{name.upper()}": value for name, value in settings.items()},
         }
+        # Where the tests themselves run in a service, the daemon would keep its link to itself.
+        self.environment.pop("JOURNAL_STREAM", None)
         self.process: subprocess.Popen[str] | None = None
         self.link = ""
 

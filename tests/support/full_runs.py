@@ -2,10 +2,10 @@
 
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +14,15 @@ from transformers import PreTrainedModel
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.model.batch import PackedBatch, pack_rows
 from slidepack.engine.model.layers import layer_over
+from slidepack.engine.nvme.ring import RingTransport
+from slidepack.engine.nvme.transport import Transport
 from slidepack.engine.shape import ModelShape, read_shape
 from slidepack.engine.sliding.build import FullSetup, FullTrainer, build_full
 from slidepack.engine.sliding.full_driver import StepResult
 from slidepack.engine.sliding.sharing import EngineName, Sharing
 from slidepack.engine.sliding.state import MomentFormat, StateFormat, TrainState, units_of
+from slidepack.engine.sliding.tier_layout import spread
+from slidepack.engine.sliding.tier_store import TierSetup
 from slidepack.engine.sliding.updates import StepSettings
 from slidepack.kernels import AdamWState, adamw_scalars
 from support.families import tiny_family
@@ -52,6 +56,7 @@ class Recipe:
     slots: int = 2
     grad_slots: int = 1
     device: torch.device = CPU
+    tier: "Tier | None" = None
 
     @property
     def form(self) -> StateFormat:
@@ -61,6 +66,40 @@ class Recipe:
     def resident(self) -> "Recipe":
         """Return the same numbers without anything that slides."""
         return replace(self, weights="resident", rows="device", grad_slots=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Which shares of a run are on a drive."""
+
+    moments: float = 0.0
+    master: float = 0.0
+    rows: float = 0.0
+    chunk: int = 8192
+    stages: int = 3
+    folders: tuple[Path, ...] = ()
+    transport: Callable[[], Transport] = RingTransport
+
+    def options(self, shape: ModelShape) -> dict[str, Any]:
+        """Return what a trainer is told of it."""
+        return {
+            "state_stages": self.stages,
+            "tier_rows": _chosen(shape.num_layers, self.rows),
+        }
+
+    def setup(self, units: int) -> TierSetup:
+        """Return what a state is told of it; without folders, they are new ones."""
+        return TierSetup(
+            folders=self.folders or (Path(tempfile.mkdtemp(prefix="slidepack-tier-")),),
+            moments=_chosen(units, self.moments),
+            master=_chosen(units, self.master),
+            transport=self.transport(),
+            chunk=self.chunk,
+        )
+
+
+def _chosen(count: int, share: float) -> frozenset[int]:
+    return frozenset(index for index, chosen in enumerate(spread(count, share)) if chosen)
 
 
 @dataclass
@@ -93,7 +132,13 @@ def family(name: str, tied: bool) -> tuple[PreTrainedModel, ModelShape]:
 
 def state_of(model: PreTrainedModel, shape: ModelShape, recipe: Recipe) -> TrainState:
     """Return a model's weights as trained state, moments zero."""
-    state = TrainState(units_of(shape), recipe.form, pin=recipe.device.type == "cuda")
+    units, tier = units_of(shape), recipe.tier
+    state = TrainState(
+        units,
+        recipe.form,
+        pin=recipe.device.type == "cuda",
+        tier=None if tier is None else tier.setup(len(units)),
+    )
     weights = {path: parameter.detach() for path, parameter in model.named_parameters()}
     for path, (unit, start) in _places(shape).items():
         state.write(unit, start, weights[path])
@@ -204,6 +249,7 @@ def trainer_of(
         clip=recipe.clip > 0,
         cpu_threads=2,
         cache=cache_folder(),
+        **({} if recipe.tier is None else recipe.tier.options(shape)),
     )
     return build_full(shape, state, setup, sharing=sharing)
 
@@ -248,10 +294,11 @@ def run(
                 trainer.driver.evaluate(batches_of(shape, 0, recipe))
         evaluation = trainer.driver.evaluate(batches_of(shape, 0, recipe)).total
         trainer.updates.drain()
+        states = [state.whole(unit) for unit in range(len(state.units))]
     finally:
         trainer.close()
-        state.slab.close()
-    return Outcome(results, evaluation, list(state.states))
+        state.close()
+    return Outcome(results, evaluation, states)
 
 
 def tensors_of(state: AdamWState) -> list[Tensor]:

@@ -16,14 +16,17 @@ from litestar.types import ASGIApp
 
 from slidepack.daemon.instance import DaemonAddress, publish_address
 from slidepack.daemon.notices.notices import Notices
+from slidepack.daemon.passwords import Passwords
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.service import Service
-from slidepack.daemon.store.catalogue import Sessions
+from slidepack.daemon.store.access import Sessions, Tokens
 from slidepack.daemon.store.database import Database
+from slidepack.daemon.store.documents import Documents
 from slidepack.daemon.store.jobs import JobStore
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.web.access import Access, Guard
+from slidepack.web.access import Access
 from slidepack.web.errors import on_http_exception, on_slidepack_error, on_unexpected
+from slidepack.web.guard import Guard
 from slidepack.web.metrics import metrics
 from slidepack.web.notices_api import notice_routes
 from support.notices import open_notices
@@ -55,7 +58,13 @@ def serving_notices(home: Path, service: Service) -> Iterator[NoticeDaemon]:
     paths = DataPaths(home)
     server = uvicorn.Server(uvicorn.Config(_unserved, port=0, lifespan="off", log_level="error"))
     socket = server.config.bind_socket()
-    access = Access(Sessions(Database(paths.database)), socket.getsockname()[1])
+    database = Database(paths.database)
+    access = Access(
+        Sessions(database),
+        Tokens(database),
+        Passwords(Documents(database)),
+        socket.getsockname()[1],
+    )
     server.config.app = _app(service, access)
     publish_address(
         paths, DaemonAddress(url=access.url, token=access.bearer_token, pid=os.getpid())
@@ -101,7 +110,7 @@ def _app(service: Service, access: Access) -> ASGIApp:
         logging_config=None,
         openapi_config=None,
     )
-    return Guard(app, access, lambda report: report.line())
+    return Guard(app, access, lambda report, _path: report.line())
 
 
 async def _unserved(_scope: object, _receive: object, _send: object) -> None:

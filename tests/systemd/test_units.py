@@ -140,7 +140,7 @@ def test_the_users_unit_stays_out_of_a_user_namespace() -> None:
 
 
 def test_what_does_not_mend_by_itself_is_not_tried_again() -> None:
-    codes = ("RUNNING", "PORT-IN-USE", "SETTINGS", "DATABASE-NEWER")
+    codes = ("RUNNING", "PORT-IN-USE", "SETTINGS", "DATABASE-NEWER", "NO-PASSWORD")
     wanted = sorted(CATALOGUE[f"DAEMON-{code}"].exit_code for code in codes)
     for system in FILES:
         found = re.findall(r"(?m)^RestartPreventExitStatus=(.*)$", template(system=system))

@@ -26,7 +26,7 @@ def _planned(shop: PlanShop) -> PlannedQueue:
 
 
 def _view(shop: PlanShop) -> PlanView:
-    jobs = [*shop.stores.jobs.live(), *shop.stores.jobs.queued()]
+    jobs = shop.stores.jobs.names_unended()
     return plan_view(_planned(shop), jobs, {"cuda:0": "RTX 4090", "cuda:1": "RTX 4090"})
 
 

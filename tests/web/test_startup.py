@@ -38,6 +38,15 @@ def _assert_refused(done: "subprocess.CompletedProcess[str]", code: str, exit_co
     assert done.stdout == ""
 
 
+def refused_start(
+    home: Path, code: str, exit_code: int, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Start a daemon that must refuse to run."""
+    done = _start(home, **variables)
+    _assert_refused(done, code, exit_code)
+    return done
+
+
 def test_a_second_daemon_is_refused_and_the_first_goes_on(served_farm: Farm) -> None:
     daemon = served_farm.daemon
     address = daemon.address

@@ -1,32 +1,16 @@
-"""Every template renders from its page's context alone; a misspelt field is an error."""
+"""Templates render from their page's context alone; a misspelt field is an error."""
 
 import re
-from collections.abc import Iterator
-from datetime import UTC
 from itertools import product
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import msgspec
 import pytest
 from jinja2 import UndefinedError
 
-from slidepack.daemon.doctor.finding import Finding
-from slidepack.daemon.policy.holding import Hold
-from slidepack.daemon.policy.state import policy_state
-from slidepack.daemon.policy.windows import WindowState
-from slidepack.daemon.probe.amd import AmdInfo
-from slidepack.daemon.probe.cpu import CpuInfo
-from slidepack.daemon.probe.drives import Drive, Drives
-from slidepack.daemon.probe.gpu import Gpu, GpuProcess
-from slidepack.daemon.probe.memory import MemoryInfo
-from slidepack.daemon.probe.nvidia import NvidiaInfo
-from slidepack.daemon.probe.problem import ProbeProblem
-from slidepack.daemon.probe.report import HardwareReport
-from slidepack.daemon.probe.wsl import WslInfo
-from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.states import JobState
-from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
+from slidepack.daemon.store.catalogue import DatasetRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import (
@@ -39,7 +23,7 @@ from slidepack.engine.contract.job import (
 )
 from slidepack.engine.data.report import DataReport
 from slidepack.web.app import template_engine
-from slidepack.web.contexts import HardwareCards, HomePage, JobPage, SamplePair
+from slidepack.web.contexts import JobPage, SamplePair
 from slidepack.web.export_view import ExportsView
 from slidepack.web.results import JobDetail
 
@@ -53,85 +37,11 @@ _OF_JOB = [
     if name == "job.html" or (name.startswith("parts/job_") and name != _OF_EXPORT)
 ]
 _OF_ERROR = ["error.html", "parts/error.html"]
-_OF_PLAN = ["plan.html", "parts/plan.html"]
-"""Rendered in `test_plan_page`."""
-_OF_CHAT = "chat.html"
-"""Rendered in `test_chat_page`."""
-_OF_ELSEWHERE = {*_OF_JOB, *_OF_ERROR, *_OF_PLAN, _OF_EXPORT, _OF_CHAT, "base.html"}
-_OF_HOME = [name for name in _ALL if name not in _OF_ELSEWHERE]
-
 _ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
-_PROBLEM = ProbeProblem(item="any", what="It could not be read.", why="denied", fix="Look.")
 
 
 def render(name: str, **context: object) -> str:
     return template_engine().get_template(name).render(**context)
-
-
-def gpu(**changes: object) -> Gpu:
-    card = Gpu(
-        vendor="nvidia",
-        index=0,
-        uuid="GPU-0",
-        name="A card",
-        pci_address="0000:01:00.0",
-        architecture="sm_89",
-        driver_version="570.1",
-    )
-    return msgspec.structs.replace(card, **changes)
-
-
-def reports() -> Iterator[HardwareReport]:
-    processes = tuple(GpuProcess(pid=pid, name="", used_bytes=None) for pid in range(5))
-    cards = (
-        gpu(
-            vram_total_bytes=1 << 34,
-            vram_free_bytes=1 << 33,
-            pcie_generation_max=4,
-            pcie_width_max=16,
-            temperature_celsius=51,
-            processes=processes,
-        ),
-        gpu(vram_total_bytes=1 << 34),
-        gpu(driver_version=""),
-    )
-    drive = Drive(
-        mount="/",
-        device="/dev/nvme0n1",
-        fs_type="ext4",
-        kind="nvme",
-        total_bytes=1 << 40,
-        free_bytes=1 << 39,
-        read_only=False,
-        holds_data_dir=True,
-        holds_home=True,
-    )
-    whole = HardwareReport(
-        nvidia=NvidiaInfo(driver_version="570.1", cuda_version="12.8", cards_on_bus=(), gpus=cards),
-        amd=AmdInfo(gpus=(), kfd_access="missing", missing_groups=()),
-        cpu=CpuInfo(
-            model="A processor",
-            physical_cores=8,
-            logical_cores=16,
-            allowed_cores=16,
-            quota_cores=None,
-            extensions=("avx2",),
-        ),
-        memory=MemoryInfo(
-            total_bytes=1 << 35,
-            available_bytes=1 << 34,
-            swap_total_bytes=0,
-            swap_free_bytes=0,
-            cgroup_limit_bytes=1 << 33,
-            memlock_bytes=None,
-        ),
-        drives=Drives(drives=(drive,)),
-        wsl=WslInfo(version="no", kernel="6.1"),
-        software=None,
-    )
-    yield whole
-    items = dict.fromkeys(HardwareReport.__struct_fields__, _PROBLEM)
-    yield HardwareReport(**items)
 
 
 def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
@@ -210,103 +120,24 @@ def job_page(
     )
 
 
-_OPEN = WindowState(open=True, since=None, until=None)
-_FREE = policy_state(None, _OPEN, 0.0, UTC, ())
-_HELD = policy_state(
-    Hold(code="paused", reason="you paused the queue <b>", since=1.0),
-    _OPEN,
-    0.0,
-    UTC,
-    ("Windows <programs> are not seen",),
+_DATASET = DatasetRecord(
+    id=1,
+    name="<rows>.jsonl",
+    bytes=2000,
+    source_hash="",
+    form="chat",
+    report=DataReport(
+        family="chat",
+        rows=1,
+        accepted=1,
+        rejected=0,
+        reasons={},
+        ignored_columns=(),
+        first_questions=(),
+        content_hash="",
+    ),
+    created_at=1.0,
 )
-
-
-def home_page(report: HardwareReport, *, full: bool) -> HomePage:
-    models = [
-        ModelRecord(
-            id=state,
-            name=f"A <{state}> model",
-            kind="folder",
-            source="/m",
-            state=state,
-            path="/m",
-            content_hash="",
-            stamp="",
-            architecture="llama",
-            params=134_500_000,
-            bytes=1 << 29,
-            license="apache-2.0",
-            revision="",
-            stage="reads",
-            done=1,
-            total=2,
-            error=_ERROR if state == "failed" else None,
-            created_at=1.0,
-        )
-        for state in ("importing", "ready", "failed")
-    ]
-    dataset = DatasetRecord(
-        id=1,
-        name="<rows>.jsonl",
-        bytes=2000,
-        source_hash="",
-        form="chat",
-        report=DataReport(
-            family="chat",
-            rows=1,
-            accepted=1,
-            rejected=0,
-            reasons={},
-            ignored_columns=(),
-            first_questions=(),
-            content_hash="",
-        ),
-        created_at=1.0,
-    )
-    found = Finding(level="problem", title="A <problem>", evidence="seen", fix="Mend it.")
-    states: tuple[JobState, ...] = get_args(JobState)
-    return HomePage(
-        csrf_token="token",
-        hardware=HardwareCards(report=report, findings=(found,) if full else ()),
-        models=models if full else [],
-        datasets=[dataset] if full else [],
-        jobs=[job_record(state, begun=begun) for state in states for begun in (True, False)]
-        if full
-        else [],
-        defaults=JobRequest(model="", dataset=0),
-        policy=_HELD if full else _FREE,
-    )
-
-
-def test_the_page_offers_what_fits_how_the_policy_stands() -> None:
-    report = next(reports())
-    held, free = (
-        render("parts/policy.html", page=home_page(report, full=full)) for full in (True, False)
-    )
-    assert "You paused the queue &lt;b&gt;." in held
-    assert 'hx-post="/queue/resume"' in held
-    assert "Windows &lt;programs&gt; are not seen" in held
-    assert "Training may run at any time." in free
-    assert 'hx-post="/queue/pause"' in free
-
-
-@pytest.mark.parametrize("name", _OF_HOME)
-def test_home_templates_render(name: str) -> None:
-    for report in reports():
-        for full in (True, False):
-            text = render(name, page=home_page(report, full=full))
-            assert "<problem>" not in text
-            assert "<job>" not in text
-
-
-def test_hardware_cards_show_what_was_read_and_what_could_not_be() -> None:
-    whole, broken = (
-        render("parts/hardware.html", page=home_page(report, full=True)) for report in reports()
-    )
-    for shown in ("16 cores", "8.0 GiB", "NVMe", "process 0", "and 2 more", "Used by no process"):
-        assert shown in whole
-    assert broken.count("It could not be read.") == 3
-    assert "A &lt;problem&gt;" in broken
 
 
 @pytest.mark.parametrize("name", _OF_JOB)
@@ -368,24 +199,11 @@ def test_a_chain_of_jobs_is_linked_on_both_ends_and_says_what_was_taken() -> Non
 
 
 def test_a_job_goes_on_with_its_own_data_or_any_other() -> None:
-    (dataset,) = home_page(next(reports()), full=True).datasets
-    other = msgspec.structs.replace(dataset, id=5, name="<more>.jsonl")
-    own = msgspec.structs.replace(dataset, id=1)
-    page = job_page("completed", datasets=(own, other))
+    other = msgspec.structs.replace(_DATASET, id=5, name="<more>.jsonl")
+    page = job_page("completed", datasets=(_DATASET, other))
     text = render("parts/job_continue.html", page=page)
     assert re.findall('<option value="(.*?)"', text) == ["", "5"]
     assert "&lt;more&gt;.jsonl" in text
-
-
-@pytest.mark.parametrize("name", ["method", "too_long"])
-def test_the_form_offers_every_choice_and_the_default_first(name: str) -> None:
-    page = home_page(next(reports()), full=True)
-    (select,) = re.findall(
-        rf'<select name="{name}">.*?</select>', render("home.html", page=page), re.DOTALL
-    )
-    offered = re.findall(r'<option value="(\w+)">', select)
-    assert offered == list(get_args(get_type_hints(JobRequest)[name]))
-    assert offered[0] == getattr(page.defaults, name)
 
 
 @pytest.mark.parametrize("name", _OF_ERROR)

@@ -7,6 +7,7 @@ import typer
 
 from slidepack.cli.bench_chat import chat
 from slidepack.cli.bench_daemon import daemon
+from slidepack.cli.bench_nvme import nvme
 from slidepack.cli.bench_packed import packed
 from slidepack.cli.bench_planner import planner
 from slidepack.cli.bench_process import run_benchmark
@@ -110,6 +111,7 @@ def slide(
 
 
 app.command("packed")(packed)
+app.command("nvme")(nvme)
 app.command("chat")(chat)
 app.command("daemon")(daemon)
 app.command("planner")(planner)

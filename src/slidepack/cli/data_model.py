@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from slidepack.cli.fit import Fit, MethodName, answer_fit, find_folder, training_spec
-from slidepack.cli.fit_machine import describe_machine
+from slidepack.cli.fit_machine import DriveOptions, describe_machine
 from slidepack.cli.output import print_table, say
 from slidepack.cli.reading import counting_bar
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
@@ -93,7 +93,7 @@ def _check(rows_path: Path, report: DataReport, options: ModelOptions) -> ModelC
         measured = measure_in_process(request, on_rows)
     longest = max(16, min(limit, measured.lengths.longest))
     spec = training_spec(options.model, options.method, longest, options.batch, 1.0)
-    host, rates = describe_machine(None, None, None)
+    host, rates = describe_machine(None, None, DriveOptions())
     fit = answer_fit(options.model, options.method, spec, shape, host, rates)
     fixes = model_fixes(measured, shape.max_positions)
     error = model_error(measured, fixes, allow_rejects=options.allow_rejects)

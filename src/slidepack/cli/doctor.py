@@ -11,17 +11,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from slidepack.daemon.doctor.describe import machine_facts, pcie_link
 from slidepack.daemon.doctor.finding import Finding, Level, gib
 from slidepack.daemon.doctor.judge import findings
-from slidepack.daemon.probe.cpu import CpuInfo
 from slidepack.daemon.probe.drives import Drives
 from slidepack.daemon.probe.gpu import Gpu
-from slidepack.daemon.probe.memory import MemoryInfo
-from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware
 from slidepack.daemon.probe.setup import SetupReport, probe_setup
-from slidepack.daemon.probe.software import SoftwareInfo
-from slidepack.daemon.probe.wsl import WslInfo
 
 _MARKS: Final[dict[Level, tuple[str, str]]] = {
     "ok": ("✓", "green"),
@@ -99,20 +95,12 @@ def _gpu_table(gpus: Sequence[Gpu]) -> Table:
             Text(gpu.name),
             f"{_size(gpu.vram_free_bytes)} / {_size(gpu.vram_total_bytes)}",
             Text(gpu.driver_version),
-            _link(gpu),
+            pcie_link(gpu),
             _UNKNOWN if gpu.temperature_celsius is None else f"{gpu.temperature_celsius} °C",
             _UNKNOWN if gpu.utilisation_percent is None else f"{gpu.utilisation_percent} %",
             _users(gpu),
         )
     return table
-
-
-def _link(gpu: Gpu) -> str:
-    generation = gpu.pcie_generation_max or gpu.pcie_generation
-    width = gpu.pcie_width or gpu.pcie_width_max
-    if generation is None or width is None:
-        return _UNKNOWN
-    return f"{generation}.0 x{width}"
 
 
 def _users(gpu: Gpu) -> Text:
@@ -133,63 +121,10 @@ def _machine_grid(report: HardwareReport) -> Group:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, value in (
-        ("CPU", _cpu(report.cpu)),
-        ("Memory", _memory(report.memory)),
-        ("System", _system(report.wsl)),
-        ("Software", _software(report.software)),
-    ):
+    for label, value in machine_facts(report):
         if value:
             grid.add_row(label, Text(value))
     return Group(Text("Machine", style="bold"), grid, Text())
-
-
-def _cpu(cpu: CpuInfo | ProbeProblem) -> str:
-    if isinstance(cpu, ProbeProblem):
-        return cpu.what
-    parts = [f"{cpu.model}, {cpu.physical_cores} cores, {cpu.logical_cores} threads"]
-    if cpu.allowed_cores < cpu.logical_cores:
-        parts.append(f"{cpu.allowed_cores} allowed")
-    if cpu.quota_cores is not None:
-        parts.append(f"{cpu.quota_cores:g} cores' worth of time")
-    return f"{', '.join(parts)}\n{' '.join(cpu.extensions)}".strip()
-
-
-def _memory(memory: MemoryInfo | ProbeProblem) -> str:
-    if isinstance(memory, ProbeProblem):
-        return memory.what
-    locked = "no limit" if memory.memlock_bytes is None else gib(memory.memlock_bytes)
-    swap = gib(memory.swap_total_bytes) if memory.swap_total_bytes else "none"
-    return (
-        f"{gib(memory.available_bytes)} available of {gib(memory.total_bytes)}; "
-        f"swap: {swap}; lockable: {locked}"
-    )
-
-
-def _system(wsl: WslInfo | ProbeProblem) -> str:
-    if isinstance(wsl, ProbeProblem):
-        return wsl.what
-    inside = {"no": "", "wsl1": ", WSL 1 on Windows", "wsl2": ", WSL 2 on Windows"}
-    return f"Linux {wsl.kernel}{inside[wsl.version]}"
-
-
-def _software(software: SoftwareInfo | ProbeProblem | None) -> str:
-    if software is None:
-        return ""
-    if isinstance(software, ProbeProblem):
-        return software.what
-    torch = software.torch
-    build = f" ({torch.build} {torch.build_version}".rstrip() + ")" if torch.version else ""
-    kvikio = software.kvikio
-    gds = "with" if kvikio.gds_available else "without"
-    return ", ".join(
-        (
-            f"Python {software.python}",
-            f"torch {torch.version or 'missing'}{build}",
-            f"Triton {software.triton.version or 'missing'}",
-            f"kvikio {kvikio.version} {gds} GPUDirect Storage" if kvikio.version else "no kvikio",
-        )
-    )
 
 
 def _drive_table(drives: Drives) -> Table:

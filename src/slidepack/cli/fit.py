@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from slidepack.cli.client import connect
-from slidepack.cli.fit_machine import Host, describe_machine
+from slidepack.cli.fit_machine import DriveOptions, Host, describe_machine, measured_drives
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.paths import expand_user
 from slidepack.engine.bench_slide.shapes import SHAPES
@@ -20,12 +20,14 @@ from slidepack.engine.contract.job import (
     JobSpec,
     LoraMethod,
     ModelRef,
+    MomentState,
     OptimSpec,
 )
 from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.drive_wear import drives_text
 from slidepack.engine.memory import GIB, Machine, MemoryNeed, plan_in_detail
 from slidepack.engine.memory_advice import advise, ram_by_moments
-from slidepack.engine.rates import Rates
+from slidepack.engine.rates import Rates, with_drives
 from slidepack.engine.shape import ModelShape, read_shape
 from slidepack.engine.timing import StepTime, step_time
 
@@ -67,6 +69,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     plan: RunPlan | None
     reason: str
     """Why this plan, or why there is none."""
+    drives: str
+    """What state on drives costs in time and wear; empty where RAM holds everything."""
     problem: ErrorReport | None
     change: tuple[str, ...]
     """What would make it fit, in words."""
@@ -95,16 +99,32 @@ def fit(
     ram: Annotated[float | None, typer.Option(min=0, help="Free RAM in 1e9 bytes.")] = None,
     nvme: Annotated[
         float | None,
-        typer.Option(min=0, help="Free disk in 1e9 bytes, for checkpoints; state stays in RAM."),
+        typer.Option(min=0, help="Free NVMe in 1e9 bytes, for checkpoints and for state."),
     ] = None,
+    nvme_read: Annotated[
+        float | None, typer.Option(min=0.01, help="How fast it reads, in 1e9 bytes a second.")
+    ] = None,
+    nvme_write: Annotated[
+        float | None, typer.Option(min=0.01, help="How fast it writes, in 1e9 bytes a second.")
+    ] = None,
+    nvme_tbw: Annotated[
+        float | None, typer.Option(min=0.1, help="What it is rated to take, in 1e12 bytes.")
+    ] = None,
+    moments: Annotated[
+        MomentState, typer.Option(help="How full fine-tuning keeps AdamW's moments.")
+    ] = "auto",
     clip: Annotated[float, typer.Option(min=0, help="Global gradient norm; 0 is none.")] = 1.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether a training fits, how it would use the machine, and how fast it would be."""
     shape = find_shape(model)
-    spec = training_spec(model, method, seq, batch, clip)
-    host, rates = describe_machine(vram, ram, nvme)
+    spec = with_moments(training_spec(model, method, seq, batch, clip), moments)
+    drive = DriveOptions(free_gb=nvme, read_gb=nvme_read, write_gb=nvme_write, rated_tb=nvme_tbw)
+    host, rates = describe_machine(vram, ram, drive)
     answer = answer_fit(model, method, spec, shape, host, rates)
+    if answer.drives and drive.as_here:
+        host = msgspec.structs.replace(host, nvme=measured_drives() or host.nvme)
+        answer = answer_fit(model, method, spec, shape, host, with_drives(rates, host.nvme))
     if json_output:
         print_json(answer)
     else:
@@ -172,6 +192,14 @@ def training_spec(model: str, method: MethodName, seq: int, batch: int, clip: fl
         raise typer.BadParameter(str(error)) from error
 
 
+def with_moments(spec: JobSpec, moments: MomentState) -> JobSpec:
+    """Return a training with its moments kept so; adapters keep theirs as they are."""
+    if not isinstance(spec.method, FullMethod):
+        return spec
+    method = msgspec.structs.replace(spec.method, moments=moments)
+    return msgspec.structs.replace(spec, method=method)
+
+
 def answer_fit(
     model: str, method: MethodName, spec: JobSpec, shape: ModelShape, host: Host, rates: Rates
 ) -> Fit:
@@ -181,6 +209,7 @@ def answer_fit(
         device_free_bytes=host.vram_bytes,
         ram_available_bytes=host.ram_bytes,
         cpu_threads=host.cpu_threads,
+        nvme=host.nvme,
     )
     plan = need = time = problem = advice = None
     change: tuple[str, ...] = ()
@@ -194,6 +223,8 @@ def answer_fit(
         problem = error.report
         advice = advise(spec, shape, machine)
         change = (problem.fix,) if advice is None else advice.sentences() or (problem.fix,)
+        if problem.code == "RAM-TOO-SMALL" and host.nvme and host.nvme.refused:
+            change += (f"Or put state on drives: {host.nvme.refused}.",)
     return Fit(
         fits=problem is None,
         model=model,
@@ -211,6 +242,7 @@ def answer_fit(
         rates=None if time is None else rates,
         plan=plan,
         reason=_reason(plan, problem),
+        drives="" if plan is None else drives_text(spec, shape, plan, rates),
         problem=problem,
         change=change,
         ram_needed_bytes=advice.ram_needed_bytes if advice else None,
@@ -263,6 +295,8 @@ def _print(answer: Fit) -> None:
         )
     if answer.step is not None:
         say(_speed(answer))
+    if answer.drives:
+        say(answer.drives)
     for sentence in answer.change:
         say(sentence)
 

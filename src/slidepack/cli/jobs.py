@@ -12,6 +12,7 @@ from slidepack.cli.jobs_continue import continue_job
 from slidepack.cli.jobs_judged import print_judgement
 from slidepack.cli.moments import parse_moment
 from slidepack.cli.output import print_json, print_table, say
+from slidepack.cli.removal import show_removal
 from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.rows import FORMATS
 
@@ -210,6 +211,18 @@ def retry(
     _act(job_id, "retry", json_output, {"resume": resume, "lr_factor": lr_factor})
 
 
+@app.command("smaller")
+def smaller(job_id: int, json_output: Json = False) -> None:
+    """Try an ended job again with fewer rows a step, or shorter ones, that take less memory."""
+    _act(job_id, "smaller", json_output)
+
+
+@app.command("duplicate")
+def duplicate(job_id: int, json_output: Json = False) -> None:
+    """Queue a second job with the settings of any job, be it running."""
+    _act(job_id, "duplicate", json_output)
+
+
 @app.command("move")
 def move(
     job_id: int,
@@ -224,8 +237,17 @@ def move(
 
 
 @app.command("rm")
-def remove(job_id: int, json_output: Json = False) -> None:
+def remove(
+    job_id: int,
+    dry_run: Annotated[
+        bool, Value("--dry-run", help="Say what it would free, and delete nothing.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
     """Delete an ended job: its chart, its checkpoints and its result; its exports stay."""
+    if dry_run:
+        show_removal(connect().get(f"/jobs/{job_id}/removal"), json_output)
+        return
     removed = connect().delete(f"/jobs/{job_id}")
     if json_output:
         print_json(removed)

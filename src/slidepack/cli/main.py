@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from slidepack.cli import (
+    access,
     bench,
     data,
     exports,
@@ -53,6 +54,8 @@ app.add_typer(schedule.app, name="schedule")
 app.add_typer(notify.app, name="notify")
 app.add_typer(service.app, name="service")
 app.add_typer(sweep.app, name="sweep")
+app.add_typer(access.app, name="tokens")
+app.command()(access.password)
 app.command()(policy.pause)
 app.command()(policy.resume)
 app.command("queue-end")(queue_end)
@@ -68,7 +71,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def serve() -> None:
-    """Run the daemon: page, API and queue, on 127.0.0.1."""
+    """Run the daemon: page, API and queue, on 127.0.0.1 unless the settings say otherwise."""
     # The daemon is a lean program of its own; it takes this process's place. A Ctrl-C while it
     # loads waits until it can be answered.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

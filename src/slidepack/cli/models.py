@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from slidepack.cli.client import DaemonClient, connect
 from slidepack.cli.output import print_json, print_table, say
+from slidepack.cli.removal import show_removal
 from slidepack.daemon.paths import expand_user
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
@@ -62,8 +63,17 @@ def show(model_id: str, json_output: Json = False) -> None:
 
 
 @app.command("rm")
-def remove(model_id: str, json_output: Json = False) -> None:
+def remove(
+    model_id: str,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would free, and delete nothing.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
     """Take a model off the list; a converted or downloaded copy is deleted, a folder stays."""
+    if dry_run:
+        show_removal(connect().get(f"/models/{model_id}/removal"), json_output)
+        return
     connect().delete(f"/models/{model_id}")
     if json_output:
         print_json({"removed": model_id})

@@ -40,8 +40,8 @@ def add(
         ) from error
     client = connect()
     windows = msgspec.convert(client.get("/policy")["windows"], list[Window])
-    if window not in windows:
-        client.post("/policy", {"windows": [*windows, window]})
+    kept = windows if window in windows else [*windows, window]
+    client.post("/policy", {"windows": kept, "closed": False})
     _report(client, json_output)
 
 
@@ -49,7 +49,15 @@ def add(
 def clear(json_output: Json = False) -> None:
     """Remove all hours: training may run at any time."""
     client = connect()
-    client.post("/policy", {"windows": []})
+    client.post("/policy", {"windows": [], "closed": False})
+    _report(client, json_output)
+
+
+@app.command("never")
+def never(json_output: Json = False) -> None:
+    """Close all hours until some are added, or `clear`; jobs that may run at any time still do."""
+    client = connect()
+    client.post("/policy", {"closed": True})
     _report(client, json_output)
 
 
@@ -57,9 +65,12 @@ def _report(client: DaemonClient, json_output: bool) -> None:
     policy = client.get("/policy")
     state = client.get("/policy/state")
     if json_output:
-        print_json({key: policy[key] for key in ("windows", "time_zone")} | {"state": state})
+        shown = {key: policy[key] for key in ("windows", "closed", "time_zone")}
+        print_json(shown | {"state": state})
         return
     print_table(("days", "hours"), (_row(window) for window in policy["windows"]))
+    if policy["closed"] and policy["windows"]:
+        say("These hours do not count now: all are closed.")
     if policy["time_zone"]:
         say(f"Times are those of {policy['time_zone']}.")
     print_state(state)

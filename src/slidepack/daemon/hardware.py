@@ -10,9 +10,12 @@ import msgspec
 from slidepack.daemon.device_choice import chosen_cards
 from slidepack.daemon.doctor.cards import training_gpus
 from slidepack.daemon.policy.gpu_sample import card_key
+from slidepack.daemon.probe.drive_kind import disks_below
+from slidepack.daemon.probe.drives import mount_of, read_mounts
+from slidepack.daemon.probe.endurance import DriveWear, read_wear
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
-from slidepack.daemon.probe.report import HardwareReport, probe_hardware
+from slidepack.daemon.probe.report import HardwareReport, probe_hardware, settle
 from slidepack.daemon.probe.software import (
     SoftwareInfo,
     TorchBuild,
@@ -20,7 +23,10 @@ from slidepack.daemon.probe.software import (
     read_software,
     torch_report_command,
 )
+from slidepack.daemon.probe.tier import Tier
+from slidepack.daemon.tier_drives import TierDrives
 from slidepack.engine.memory import Machine
+from slidepack.engine.memory_parts import NvmeRoom
 
 _FRESH_SECONDS: Final = 2.0
 
@@ -34,19 +40,35 @@ class Waiting(msgspec.Struct, frozen=True):
 class HardwareMonitor:
     """Probes on demand, at most once in two seconds; asks torch in the background."""
 
-    def __init__(self, data_dir: Path, device: str = "auto") -> None:
+    def __init__(
+        self, data_dir: Path, device: str = "auto", drives: TierDrives | None = None
+    ) -> None:
         """Bind what is looked at; nothing is probed yet.
 
         Args:
             data_dir: whose drive matters.
             device: the setting (`device_choice`).
+            drives: that training state may lie on; None where none may.
         """
+        self._drives = drives
         self._device = device
         self._data_dir = data_dir
         self._lock = threading.Lock()
         self._probed_at = float("-inf")
         self._fast: HardwareReport | None = None
         self._software: SoftwareInfo | ProbeProblem | None = None
+        self.wear: tuple[DriveWear, ...] = ()
+        """Of the drives that hold the data directory, as they were last asked."""
+
+    def look_at_wear(self) -> None:
+        """Ask the drives below the data directory how worn they are.
+
+        Their tools may take seconds, so the caller is a background thread.
+        """
+        root = Path("/")
+        mount = mount_of(self._data_dir, read_mounts(root))
+        disks = [] if mount is None else disks_below(root, mount.device, mount.numbers)
+        self.wear = tuple(read_wear(root, disk) for disk in disks)
 
     def probe_software_where_needed(self) -> None:
         """Ask torch what it can use, if it was not asked yet or its answer allows no run.
@@ -104,14 +126,28 @@ class HardwareMonitor:
         with self._lock:
             return () if self._fast is None else self._fast.gpus
 
+    def measured_drives(self) -> NvmeRoom | None:
+        """Return the drives for training state with measured rates; at first it takes seconds."""
+        if self._drives is None:
+            return None
+        found = settle("tier", self._drives.measured)
+        return found.room if isinstance(found, Tier) else None
+
     def report(self) -> HardwareReport:
         """Return the hardware, at most two seconds old; `software` is None until torch answered."""
         with self._lock:
             now = time.monotonic()
             if self._fast is None or now - self._probed_at > _FRESH_SECONDS:
-                self._fast = probe_hardware(self._data_dir, software=False)
+                self._fast = with_tier(probe_hardware(self._data_dir, software=False), self._drives)
                 self._probed_at = now
             return msgspec.structs.replace(self._fast, software=self._software)
+
+
+def with_tier(report: HardwareReport, drives: TierDrives | None) -> HardwareReport:
+    """Return a report with the drives that training state may lie on; None leaves them out."""
+    if drives is None:
+        return report
+    return msgspec.structs.replace(report, tier=settle("tier", drives.now))
 
 
 class DeviceNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,19 +188,24 @@ def devices_now(report: HardwareReport, *, whole: bool, device: str) -> list[Dev
         why = _why_not_the_cpu(report, software.torch)
         if why:
             return Waiting(f'waits: {why}, or set device = "cpu" in the settings')
+    room = report.tier.room if isinstance(report.tier, Tier) else None
     limit = memory.cgroup_limit_bytes or memory.total_bytes
     ram = min(limit, memory.total_bytes) if whole else min(limit, memory.available_bytes)
     threads = max(1, min(cpu.allowed_cores, cpu.physical_cores or cpu.allowed_cores))
     if device == "cpu" or (device == "auto" and not usable):
         alone = Machine(
-            device="cpu", device_free_bytes=0, ram_available_bytes=ram, cpu_threads=threads
+            device="cpu",
+            device_free_bytes=0,
+            ram_available_bytes=ram,
+            cpu_threads=threads,
+            nvme=room,
         )
         return [DeviceNow(key="cpu", name="cpu", card="", machine=alone)]
     chosen, unknown = chosen_cards(device, usable)
     if unknown:
         there = ", ".join(f"{_key(one)} ({one.name})" for one in usable) or "no card"
         return Waiting(f'waits: the setting device names "{unknown}", and torch can use {there}')
-    return [_device_now(found, report.gpus, ram, threads, whole=whole) for found in chosen]
+    return [_device_now(found, report.gpus, ram, threads, room, whole=whole) for found in chosen]
 
 
 def machine_now(report: HardwareReport, *, whole: bool, device: str) -> Machine | Waiting:
@@ -174,7 +215,13 @@ def machine_now(report: HardwareReport, *, whole: bool, device: str) -> Machine 
 
 
 def _device_now(
-    device: TorchDevice, gpus: tuple[Gpu, ...], ram: int, threads: int, *, whole: bool
+    device: TorchDevice,
+    gpus: tuple[Gpu, ...],
+    ram: int,
+    threads: int,
+    room: NvmeRoom | None,
+    *,
+    whole: bool,
 ) -> DeviceNow:
     card = next((gpu for gpu in gpus if _is_same(gpu, device)), None)
     return DeviceNow(
@@ -186,6 +233,7 @@ def _device_now(
             device_free_bytes=_vram(device, gpus, whole=whole),
             ram_available_bytes=ram,
             cpu_threads=threads,
+            nvme=room,
         ),
     )
 

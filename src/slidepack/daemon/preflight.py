@@ -1,11 +1,14 @@
 """What a job would train on, and whether it would fit: asked before it is queued."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from slidepack.daemon.hardware import Waiting
 from slidepack.daemon.paths import DataPaths
+from slidepack.daemon.planning.picture import PlannedDevice
+from slidepack.daemon.planning.work_left import expected_rows, steps_in_all
 from slidepack.daemon.requests import JobRequest, freeze_job
 from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
@@ -19,7 +22,10 @@ from slidepack.engine.data.model_report import (
 )
 from slidepack.engine.data.model_verdict import model_error, model_fixes, model_issues
 from slidepack.engine.data.report import Issue, Verdict
-from slidepack.engine.memory import Machine, plan_run
+from slidepack.engine.drive_wear import drives_text
+from slidepack.engine.memory import plan_run
+from slidepack.engine.memory_parts import NvmeRoom
+from slidepack.engine.rates import with_drives
 from slidepack.engine.shape import ModelShape, read_shape
 
 __all__ = ["Preflight", "preflight"]
@@ -35,6 +41,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the job with which more of the rows would be learned."""
     plan: RunPlan | None
     """How it would use the whole machine; None where it cannot, or that is not known yet."""
+    drives: str
+    """What the plan's state on drives costs in time and wear; empty where RAM holds everything."""
     waiting: str
     """Why there is no plan yet; "" where there is one, or none to come."""
     error: ErrorReport | None
@@ -42,7 +50,11 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preflight(
-    request: JobRequest, catalogue: Catalogue, paths: DataPaths, machine: Machine | Waiting
+    request: JobRequest,
+    catalogue: Catalogue,
+    paths: DataPaths,
+    device: PlannedDevice | Waiting,
+    measure_drives: Callable[[], NvmeRoom | None],
 ) -> Preflight:
     """Measure a job's rows and plan its training. Takes as long as it takes to tokenise the rows.
 
@@ -50,7 +62,8 @@ def preflight(
         request: as a job is asked for.
         catalogue: of models and datasets.
         paths: of the data directory.
-        machine: all of it, not what is free now.
+        device: all of it, not what is free now.
+        measure_drives: asked where state would be on drives.
 
     Raises:
         SlidepackError: those of `freeze_job`, of the model's folder, and of its tokenizer.
@@ -67,25 +80,32 @@ def preflight(
     )
     issues = tuple(model_issues(measured))
     fixes = tuple(model_fixes(measured, shape.max_positions))
-    plan, refusal = _plan(spec, shape, machine)
+    plan, refusal = _plan(spec, shape, device)
+    drives = ""
+    if plan is not None and plan.full is not None and plan.full.nvme is not None:
+        assert isinstance(device, PlannedDevice)
+        rates = with_drives(device.rates, measure_drives())
+        steps = steps_in_all(spec, expected_rows(spec, measured.encoded_rows))
+        drives = drives_text(spec, shape, plan, rates, steps)
     error = model_error(measured, fixes, allow_rejects=False) or refusal
     return Preflight(
         measured=measured,
         issues=issues,
         fixes=fixes,
         plan=plan,
-        waiting=machine.reason if isinstance(machine, Waiting) else "",
+        drives=drives,
+        waiting=device.reason if isinstance(device, Waiting) else "",
         error=error,
         verdict="refuse" if error else "warn" if issues else "ok",
     )
 
 
 def _plan(
-    spec: JobSpec, shape: ModelShape, machine: Machine | Waiting
+    spec: JobSpec, shape: ModelShape, device: PlannedDevice | Waiting
 ) -> tuple[RunPlan | None, ErrorReport | None]:
-    if isinstance(machine, Waiting):
+    if isinstance(device, Waiting):
         return None, None
     try:
-        return plan_run(spec, shape, machine), None
+        return plan_run(spec, shape, device.machine), None
     except SlidepackError as error:
         return None, error.report

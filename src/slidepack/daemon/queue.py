@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from typing import Final
 
 from slidepack.daemon.changes import Changes
 from slidepack.daemon.exports.record import ExportRecord
@@ -16,7 +17,7 @@ from slidepack.daemon.requests import (
     with_lr_factor,
 )
 from slidepack.daemon.states import LIVE
-from slidepack.daemon.store.catalogue import Catalogue
+from slidepack.daemon.store.catalogue import Catalogue, ModelRecord
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.runlog import RunLog
@@ -25,6 +26,8 @@ from slidepack.daemon.supervisor.choosing import is_held_by
 from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.engine.contract.errors import SlidepackError
+
+_SHOWN_JOBS: Final = 5
 
 
 class Queue:
@@ -203,31 +206,64 @@ class Queue:
                 an export is being made of it.
         """
         with self._db.transaction():
-            job = self._jobs.get(job_id)
-            if not job.terminal:
-                raise _wrong_state(job, "deleted")
-            users = self._jobs.needed_by(job_id)
-            if users:
-                raise SlidepackError(
-                    "RUN-STATE",
-                    f"Job {job_id} cannot be deleted.",
-                    why=f"job {users[0]} goes on from it, or comes after it",
-                    fix="Cancel that one first.",
-                )
-            exports = self._exports_of(job_id)
-            unended = [export for export in exports if not export.ended]
-            if unended:
-                raise SlidepackError(
-                    "RUN-STATE",
-                    f"Job {job_id} cannot be deleted.",
-                    why=f"export {unended[0].id} is being made of it",
-                    fix=f"Wait for it, or `slidepack exports cancel {unended[0].id}`.",
-                )
+            exports = self.require_removable(job_id)
             self._runlog.forget(job_id)
             self._jobs.remove(job_id)
             self._retention.remove_job_folder(job_id)
         self._changes.bump()
         return exports
+
+    def require_removable(self, job_id: int) -> list[ExportRecord]:
+        """Refuse a job that cannot be deleted now; return its exports, which would stay.
+
+        Raises:
+            SlidepackError: as `remove`.
+        """
+        job = self._jobs.get(job_id)
+        if not job.terminal:
+            raise _wrong_state(job, "deleted")
+        users = self._jobs.needed_by(job_id)
+        if users:
+            raise SlidepackError(
+                "RUN-STATE",
+                f"Job {job_id} cannot be deleted.",
+                why=f"job {users[0]} goes on from it, or comes after it",
+                fix="Cancel that one first.",
+            )
+        exports = self._exports_of(job_id)
+        if unended := [export for export in exports if not export.ended]:
+            raise SlidepackError(
+                "RUN-STATE",
+                f"Job {job_id} cannot be deleted.",
+                why=f"export {unended[0].id} is being made of it",
+                fix=f"Wait for it, or `slidepack exports cancel {unended[0].id}`.",
+            )
+        return exports
+
+    def require_forgettable(self, model_id: str) -> ModelRecord:
+        """Refuse a model that cannot be deleted now.
+
+        Raises:
+            SlidepackError: as `forget_model`.
+        """
+        model = self._catalogue.model(model_id)
+        jobs = self._catalogue.jobs_of_model(model_id)
+        if needing := [job.job_id for job in jobs if not job.ended]:
+            raise SlidepackError(
+                "RUN-STATE",
+                f"The model {model_id} is in use.",
+                why=f"{counted_jobs(needing)} not ended",
+                fix="Cancel them first.",
+            )
+        exports = [export for job in jobs for export in self._exports_of(job.job_id)]
+        if unended := [export.id for export in exports if not export.ended]:
+            raise SlidepackError(
+                "RUN-STATE",
+                f"The model {model_id} is in use.",
+                why=f"export {unended[0]} is being made with it",
+                fix=f"Wait for it, or `slidepack exports cancel {unended[0]}`.",
+            )
+        return model
 
     def forget_model(self, model_id: str) -> None:
         """Take a model off the list; what was converted or downloaded for it is deleted.
@@ -238,15 +274,7 @@ class Queue:
             SlidepackError: MODEL-NOT-FOUND, RUN-STATE where a job still needs it.
         """
         with self._db.transaction():
-            model = self._catalogue.model(model_id)
-            uses = self._catalogue.uses_of_model(model_id)
-            if uses:
-                raise SlidepackError(
-                    "RUN-STATE",
-                    f"The model {model_id} is in use.",
-                    why=f"{uses} jobs have not ended",
-                    fix="Cancel them first.",
-                )
+            model = self.require_forgettable(model_id)
             self._catalogue.delete_model(model.id)
         # What is still being imported is removed once its importer has ended.
         if model.kind != "folder" and model.state != "importing":
@@ -272,6 +300,14 @@ class Queue:
                 self._jobs.move(job_id, "paused", "paused", now)
         self._changes.bump()
         return self._jobs.get(job_id)
+
+
+def counted_jobs(job_ids: list[int]) -> str:
+    """Return jobs as the start of a clause, as in `job 3 has` or `jobs 3, 5 and 2 more have`."""
+    if len(job_ids) == 1:
+        return f"job {job_ids[0]} has"
+    more = f" and {len(job_ids) - _SHOWN_JOBS} more" if len(job_ids) > _SHOWN_JOBS else ""
+    return f"jobs {', '.join(map(str, job_ids[:_SHOWN_JOBS]))}{more} have"
 
 
 def can_go_on(jobs: JobStore, runlog: RunLog, job: JobRecord) -> bool:

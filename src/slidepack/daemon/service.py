@@ -21,11 +21,14 @@ from slidepack.daemon.chat.starting import ChatStarter
 from slidepack.daemon.chat.subjects import Subjects
 from slidepack.daemon.continuing import Continuing
 from slidepack.daemon.disk_room import DiskRoom
+from slidepack.daemon.doctor.examination import Examiner
 from slidepack.daemon.exports.exports import Exports
+from slidepack.daemon.fits import Fits
 from slidepack.daemon.hardware import HardwareMonitor
 from slidepack.daemon.imports import ModelImports
 from slidepack.daemon.notices.notices import Notices
 from slidepack.daemon.outlook import outlook
+from slidepack.daemon.passwords import Passwords
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.planning.measured import MeasuredSteps
 from slidepack.daemon.planning.queue_reader import QueueReader
@@ -36,11 +39,14 @@ from slidepack.daemon.policy.watch import PolicyWatch
 from slidepack.daemon.policy.windows_side import WindowsSide
 from slidepack.daemon.probe.wsl import under_wsl
 from slidepack.daemon.queue import Queue
+from slidepack.daemon.removals import Removals
 from slidepack.daemon.rounds import Rounds
 from slidepack.daemon.settings import Settings
+from slidepack.daemon.settings_file import SettingsFile
 from slidepack.daemon.sleeping import Sleeping
+from slidepack.daemon.store.access import Sessions, Tokens
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
-from slidepack.daemon.store.catalogue import Catalogue, Sessions
+from slidepack.daemon.store.catalogue import Catalogue
 from slidepack.daemon.store.costs import CostBook
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
@@ -68,12 +74,14 @@ from slidepack.daemon.system.logind import Logind
 from slidepack.daemon.system.queue_end import QueueEnd
 from slidepack.daemon.system.sd_notify import Notifier, Watchdog
 from slidepack.daemon.system.sleep_guard import SleepGuard
+from slidepack.daemon.tier_drives import TierDrives
 from slidepack.daemon.told_once import ToldOnce
 from slidepack.daemon.uploads import Uploads
 
 _TICK_SECONDS: Final = 0.25
 _LOOK_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 5.0
+_WEAR_SECONDS: Final = 3600.0
 _PROBE_SECONDS: Final = 120.0
 """Between looks at torch while its last answer leaves the hardware unusable."""
 _PARTS: Final = ("queue", "policy")
@@ -92,6 +100,7 @@ class Service:
         paths.create()
         self.paths = paths
         self.settings = settings
+        self.settings_file = SettingsFile(settings)
         self.changes = Changes()
         self.notifier = Notifier.from_environment(os.environ, os.getpid())
         self._watchdog = Watchdog(self.notifier, _PARTS)
@@ -104,8 +113,12 @@ class Service:
             runlog=self.runlog,
             folder=paths.jobs,
             origins=self.origins,
+            state_kept_seconds=settings.keep_state_days * 86_400,
         )
-        self.hardware = HardwareMonitor(paths.home, settings.device)
+        self.examiner = Examiner(paths.home, self.changes.bump)
+        self.hardware = HardwareMonitor(
+            paths.home, settings.device, TierDrives(paths.home, settings)
+        )
         self.policy = PolicyWatch(
             self.documents,
             sample=no_gpus if settings.device == "cpu" else sample_gpus,
@@ -140,6 +153,15 @@ class Service:
             self.origins,
             self.exports.of_job,
         )
+        self.removals = Removals(
+            database=self.database,
+            catalogue=self.catalogue,
+            jobs=self.jobs,
+            queue=self.queue,
+            paths=paths,
+            changes=self.changes,
+        )
+        self.fits = Fits()
         self.continuing = Continuing(
             database=self.database,
             jobs=self.jobs,
@@ -201,6 +223,7 @@ class Service:
         # where a shutdown comes between.
         for work, seconds, executor in (
             (self.hardware.probe_software_where_needed, _PROBE_SECONDS, "slow"),
+            (self._look_at_wear, _WEAR_SECONDS, "slow"),
             (self._tick, _TICK_SECONDS, "default"),
             (self._look, _LOOK_SECONDS, "looks"),
             (self._tell, _TELL_SECONDS, "tells"),
@@ -257,6 +280,8 @@ class Service:
         self.runlog = RunLog(self.database)
         self.catalogue = Catalogue(self.database)
         self.sessions = Sessions(self.database)
+        self.tokens = Tokens(self.database)
+        self.passwords = Passwords(self.documents)
 
     def _room(self) -> DiskRoom:
         return DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
@@ -356,6 +381,18 @@ class Service:
         # What a chat holds is left out of the next plan.
         self.replanner.changed()
 
+    def holders(self) -> dict[int, str]:
+        """Return whom each process of ours works for, by its id: `job 3`, `2 jobs`, `chat`."""
+        jobs: dict[int, list[int]] = {}
+        for attempt in self.attempts.live():
+            if attempt.pid is not None:
+                jobs.setdefault(attempt.pid, []).append(attempt.job_id)
+        told = {
+            pid: f"job {found[0]}" if len(found) == 1 else f"{len(found)} jobs"
+            for pid, found in jobs.items()
+        }
+        return told | dict.fromkeys(self.chats.pids(), "chat")
+
     def _our_pids(self) -> list[int]:
         return [worker.pid for worker in self.supervisor.running()] + self.chats.pids()
 
@@ -380,5 +417,9 @@ class Service:
         self._parts.run("policy", self._rounds.look)
         self._watchdog.alive("policy", time.monotonic())
 
+    def _look_at_wear(self) -> None:
+        self._parts.run("wear", self.hardware.look_at_wear, prefix="the drives' wear: ")
+
     def _tell(self) -> None:
         self._parts.run("notices", self._rounds.tell)
+        self._parts.run("uploads", lambda: self.uploads.drafts.expire(time.time()))

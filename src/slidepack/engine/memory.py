@@ -4,7 +4,7 @@ from typing import Literal
 
 from slidepack.engine.contract.job import JobSpec, LoraMethod
 from slidepack.engine.contract.plan import RunPlan
-from slidepack.engine.memory_full import plan_full, tighten
+from slidepack.engine.memory_full import plan_full
 from slidepack.engine.memory_lora import lora_precision, plan_lora
 from slidepack.engine.memory_parts import (
     GIB,
@@ -13,6 +13,7 @@ from slidepack.engine.memory_parts import (
     activation_bytes_per_token,
     usable_bytes,
 )
+from slidepack.engine.memory_tighten import tighten
 from slidepack.engine.shape import ModelShape
 
 __all__ = [

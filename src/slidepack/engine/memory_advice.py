@@ -103,7 +103,7 @@ def ram_by_moments(spec: JobSpec, shape: ModelShape, machine: Machine) -> dict[s
         changed = msgspec.structs.replace(spec, method=method)
 
         def fits(size: int, changed: JobSpec = changed) -> bool:
-            roomy = msgspec.structs.replace(machine, ram_available_bytes=size)
+            roomy = msgspec.structs.replace(machine, ram_available_bytes=size, nvme=None)
             return _fits(changed, shape, roomy)
 
         least = _least(fits, 0)

@@ -12,12 +12,26 @@ import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import FullMethod, JobSpec
-from slidepack.engine.contract.plan import FullPlan, RunPlan
-from slidepack.engine.memory_full_need import Moments, end_sizes, engine_for, full_need
+from slidepack.engine.contract.plan import FullPlan, Residency, RunPlan
+from slidepack.engine.memory_full_need import (
+    Moments,
+    end_sizes,
+    engine_for,
+    full_need,
+    unit_sizes,
+)
+from slidepack.engine.memory_nvme import Placement
+from slidepack.engine.memory_nvme_text import (
+    check_drives,
+    drives_refused,
+    not_on_drives,
+    tier_text,
+    with_rating,
+)
 from slidepack.engine.memory_parts import GIB, Machine, MemoryNeed, too_small, usable_bytes
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["MOMENT_FORMATS", "plan_full", "tighten"]
+__all__ = ["FEWEST_SLOTS", "MOMENT_FORMATS", "SLOTS", "plan_full"]
 
 MOMENT_FORMATS: Final[tuple[Moments, ...]] = ("fp32", "bf16", "int8")
 """Most precise first."""
@@ -26,9 +40,9 @@ _MICRO_TOKENS: Final = 8192
 """Tokens of a micro-batch where they fit: more make no product faster, and take more memory."""
 _SMALL_MICRO_TOKENS: Final = 1024
 """Below this the products get slow; a smaller window is the better way out until here."""
-_SLOTS: Final = ((5, 4), (4, 3), (3, 2))
+SLOTS: Final = ((5, 4), (4, 3), (3, 2))
 """Layers' weights and gradients on the card: enough that passes, copies and updates overlap."""
-_FEWEST_SLOTS: Final = ((2, 2), (2, 1))
+FEWEST_SLOTS: Final = ((2, 2), (2, 1))
 _FEWEST_HOST_GRAD_SLOTS: Final = 2
 _MOST_HOST_GRAD_SLOTS: Final = 6
 _HOST_GRAD_BYTES: Final = 4_000_000_000
@@ -39,8 +53,6 @@ _ROWS_SHARE: Final = 0.25
 """Of the usable VRAM, above which the inputs of the layers go to host memory."""
 _RESIDENT_SHARE: Final = 0.5
 """Of the usable VRAM, up to which all layers stay on the card."""
-_TIGHTER: Final = 0.9
-"""What a smaller plan takes, at most, of one that did not fit: a second try should succeed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +67,8 @@ class _Case:
     """Most tokens of a row."""
     whole_step: int
     """Most tokens of a step."""
+    placement: Placement
+    """What may go to drives."""
 
     @property
     def on_cpu(self) -> bool:
@@ -79,6 +93,23 @@ class _Case:
     def fits_host(self, need: MemoryNeed) -> bool:
         return need.host_bytes <= usable_bytes(self.machine.ram_available_bytes)
 
+    def placed(self, full: FullPlan, micro: int, *, spill: bool) -> FullPlan | None:
+        """Return a plan that fits the RAM; None where this one cannot.
+
+        Args:
+            full: the plan with nothing on drives.
+            micro: most tokens of a micro-batch.
+            spill: more may go to drives than the job asks for.
+        """
+
+        def fits(placed: FullPlan) -> bool:
+            return self.fits_host(self.need(placed, micro))
+
+        if spill:
+            return self.placement.smallest(full, micro, fits)
+        asked = self.placement.asked(full, micro)
+        return asked if fits(asked) else None
+
 
 def plan_full(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPlan, MemoryNeed]:
     """Decide how a full fine-tuning uses the machine, or say why it cannot.
@@ -86,31 +117,58 @@ def plan_full(spec: JobSpec, shape: ModelShape, machine: Machine) -> tuple[RunPl
     Raises:
         SlidepackError: RAM-TOO-SMALL or GPU-OUT-OF-MEMORY, with the figures and what helps.
     """
-    assert isinstance(spec.method, FullMethod)
+    case = _case(spec, shape, machine)
+    refused = drives_refused(case.method.nvme, machine.nvme)
+    if refused and case.placement.is_asked:
+        raise not_on_drives(refused)
+    on_device = False
+    for spill, moments in _ways(case, spill=not refused):
+        for full, micro in _layouts(case, moments):
+            on_device = True
+            placed = case.placed(full, micro, spill=spill)
+            if placed is None:
+                continue
+            need = case.need(placed, micro)
+            check_drives(need, case.placement.folders, machine.nvme)
+            placed = with_rating(placed, machine.nvme)
+            return _run_plan(case, placed, micro, need, _reason(case, placed, micro, need)), need
+    if on_device or case.on_cpu:
+        raise _ram_too_small(case, refused)
+    raise _vram_too_small(case)
+
+
+def _case(spec: JobSpec, shape: ModelShape, machine: Machine) -> _Case:
+    method = spec.method
+    assert isinstance(method, FullMethod)
     longest = min(spec.max_seq_len, shape.max_positions)
-    case = _Case(
+    folders = method.nvme.folders or (machine.nvme.folders if machine.nvme else ())
+    return _Case(
         shape=shape,
-        method=spec.method,
+        method=method,
         machine=machine,
         clip=spec.optim.clip_norm > 0.0,
         longest=longest,
         whole_step=spec.batch_size * longest,
+        placement=Placement(shape, method.nvme, folders, on_cpu=machine.device == "cpu"),
     )
-    on_device = False
-    for moments in case.wanted:
-        for full, micro in _layouts(case, moments):
-            on_device = True
-            need = case.need(full, micro)
-            if case.fits_host(need):
-                return _run_plan(case, full, micro, need, _reason(case, full, micro, need)), need
-    raise _ram_too_small(case) if on_device or case.on_cpu else _vram_too_small(case)
+
+
+def _ways(case: _Case, *, spill: bool) -> Iterator[tuple[bool, Moments]]:
+    """Yield whether state may spill to drives, and the form of the moments, the best way first.
+
+    What spills is the smallest form: more precise moments would be read and written for longer.
+    """
+    yield from ((False, moments) for moments in case.wanted)
+    if spill:
+        yield True, case.wanted[-1]
 
 
 def _layouts(case: _Case, moments: Moments) -> Iterator[tuple[FullPlan, int]]:
     """Yield what fits the card, best first; host memory is for the caller to check."""
     if case.on_cpu:
+        rows: Literal["device", "host"] = "host" if case.method.nvme.rows else "device"
         for micro in _micro_sizes(case):
-            full = _full(case, moments, "resident", _CPU_SLOTS, "device", _FEWEST_HOST_GRAD_SLOTS)
+            full = _full(case, moments, "resident", _CPU_SLOTS, rows, _FEWEST_HOST_GRAD_SLOTS)
             yield full, micro
         return
     for host_slots in _host_grad_slots(case):
@@ -154,6 +212,8 @@ def _resident_if_small(case: _Case, full: FullPlan, micro: int) -> FullPlan:
 def _places_of_rows(case: _Case) -> tuple[Literal["device", "host"], ...]:
     """Return where the inputs of the layers may be, the better place first."""
     rows = (case.shape.num_layers + 1) * case.whole_step * case.shape.hidden * 2
+    if case.method.nvme.rows:
+        return ("host",)
     few = rows <= _ROWS_SHARE * usable_bytes(case.machine.device_free_bytes)
     return ("device", "host") if few else ("host", "device")
 
@@ -180,19 +240,22 @@ def _windows(case: _Case) -> Iterator[tuple[tuple[int, int], int]]:
     sizes = _micro_sizes(case)
     for micro in sizes:
         if micro >= _SMALL_MICRO_TOKENS or micro == sizes[0]:
-            yield from ((slots, micro) for slots in _SLOTS)
+            yield from ((slots, micro) for slots in SLOTS)
     for micro in sizes:
-        yield from ((slots, micro) for slots in (*_SLOTS, *_FEWEST_SLOTS))
+        yield from ((slots, micro) for slots in (*SLOTS, *FEWEST_SLOTS))
 
 
 def _run_plan(case: _Case, full: FullPlan, micro: int, need: MemoryNeed, reason: str) -> RunPlan:
     layers = case.shape.num_layers
+    home: Residency = "device" if full.weights == "resident" else "host"
+    on_drives = full.nvme.master if full.nvme else ()
+    moments = len(full.nvme.moments) if full.nvme else 0
     return RunPlan(
         device=case.machine.device,
         precision="fp32" if case.on_cpu else "bf16",
-        layer_weights=("device" if full.weights == "resident" else "host",) * layers,
+        layer_weights=tuple("nvme" if layer in on_drives else home for layer in range(layers)),
         layer_activations=("recompute" if full.rows == "device" else "offload",) * layers,
-        optimizer_state="host",
+        optimizer_state="nvme" if moments == len(unit_sizes(case.shape)) else "host",
         cpu_threads=case.machine.cpu_threads,
         micro_batch_tokens=micro,
         predicted_device_bytes=need.device_bytes,
@@ -217,13 +280,16 @@ def _reason(case: _Case, full: FullPlan, micro: int, need: MemoryNeed) -> str:
             f"card ({vram} free VRAM)"
         )
     held = f"master weights and {full.moments} moments"
-    said.append(f"the {held} are in RAM" + ("" if case.on_cpu else f" ({ram} free)"))
+    where = "in RAM" if full.nvme is None else "in RAM and on drives"
+    said.append(f"the {held} are {where}" + ("" if case.on_cpu else f" ({ram} free)"))
     if full.moments != case.wanted[0]:
         said[-1] += f", as {case.wanted[0]} moments would not fit"
     if micro < case.whole_step:
         said.append(f"a step's {case.whole_step} tokens pass in parts of at most {micro}")
     kept = "stay on the card" if full.rows == "device" and not case.on_cpu else "wait in RAM"
     said.append(f"layers are recomputed in the backward pass, and their inputs {kept}")
+    if full.nvme is not None:
+        said.append(tier_text(case.shape, full, full.nvme, on_cpu=case.on_cpu))
     if case.clip:
         said.append("gradients wait in RAM for the norm that clipping needs")
     if case.on_cpu and case.method.optimizer_engine == "gpu":
@@ -233,7 +299,7 @@ def _reason(case: _Case, full: FullPlan, micro: int, need: MemoryNeed) -> str:
 
 def _vram_too_small(case: _Case) -> SlidepackError:
     """Return the refusal of a job whose longest row does not pass through the card."""
-    full = _full(case, case.wanted[-1], "slide", _FEWEST_SLOTS[-1], "host", _FEWEST_HOST_GRAD_SLOTS)
+    full = _full(case, case.wanted[-1], "slide", FEWEST_SLOTS[-1], "host", _FEWEST_HOST_GRAD_SLOTS)
     need = case.need(full, case.longest)
     return too_small(
         False,
@@ -244,7 +310,7 @@ def _vram_too_small(case: _Case) -> SlidepackError:
     )
 
 
-def _ram_too_small(case: _Case) -> SlidepackError:
+def _ram_too_small(case: _Case, drives: str) -> SlidepackError:
     """Return the refusal of a job whose state does not fit the RAM, and what would."""
     fewest = {
         moments: min(needs, key=lambda need: need.host_bytes)
@@ -260,63 +326,11 @@ def _ram_too_small(case: _Case) -> SlidepackError:
     waiting = asked.host.get("gradients that wait for the global norm", 0)
     if waiting:
         ways.append(f"clip_norm = 0 saves {waiting / GIB:.1f} GiB")
+    if drives:
+        ways.append(f"state could go to an NVMe drive, but {drives}")
     return too_small(
         True,
         asked.host_bytes,
         case.machine.ram_available_bytes,
         f"{'; '.join(ways)}; or choose a smaller model, batch size or max_seq_len.",
     )
-
-
-def tighten(plan: RunPlan, spec: JobSpec, shape: ModelShape) -> RunPlan | None:
-    """Return a smaller plan after the card ran out of memory; None where nothing is left.
-
-    Layers that stayed slide; then micro-batches are halved, down to the longest row; then the
-    window gets smaller. One call goes on until the plan takes a tenth less.
-
-    Args:
-        plan: what ran out of memory.
-        spec: the job's.
-        shape: the model's.
-    """
-    if plan.full is None or plan.device == "cpu":
-        return None
-    smallest: RunPlan | None = None
-    for full, micro, what in _smaller(plan, plan.full):
-        need = full_need(shape, full, micro, clip=spec.optim.clip_norm > 0.0, on_cpu=False)
-        if need.device_bytes >= (smallest or plan).predicted_device_bytes:
-            continue
-        smallest = msgspec.structs.replace(
-            plan,
-            full=full,
-            micro_batch_tokens=micro,
-            layer_weights=("host",) * shape.num_layers,
-            predicted_device_bytes=need.device_bytes,
-            predicted_host_bytes=need.host_bytes,
-            reason=f"The card ran out of memory, so {what} now "
-            f"({need.device_bytes / GIB:.1f} GiB instead of "
-            f"{plan.predicted_device_bytes / GIB:.1f}). Before: {plan.reason}",
-        )
-        if need.device_bytes <= _TIGHTER * plan.predicted_device_bytes:
-            break
-    return smallest
-
-
-def _smaller(plan: RunPlan, full: FullPlan) -> Iterator[tuple[FullPlan, int, str]]:
-    """Yield ever smaller plans, and what is different."""
-    micro, said = plan.micro_batch_tokens, []
-    if full.weights == "resident":
-        slots = min(full.weight_slots, _SLOTS[0][0])
-        full = msgspec.structs.replace(full, weights="slide", weight_slots=max(2, slots))
-        said.append("layers slide")
-        yield full, micro, said[0]
-    while micro > full.longest_row:
-        micro = max(full.longest_row, micro // 2)
-        yield full, micro, ", ".join([*said, f"micro-batches have at most {micro} tokens"])
-    if micro < plan.micro_batch_tokens:
-        said.append(f"micro-batches have at most {micro} tokens")
-    for weights, grads in (*_SLOTS, *_FEWEST_SLOTS):
-        if weights <= full.weight_slots and grads <= full.grad_slots:
-            smaller = msgspec.structs.replace(full, weight_slots=weights, grad_slots=grads)
-            window = f"the window has {weights} layers and {grads} gradients"
-            yield smaller, micro, ", ".join([*said, window])

@@ -24,16 +24,26 @@ from slidepack.engine.memory_pass import (
 from slidepack.engine.shape import ModelShape
 
 __all__ = [
+    "ROWS_ON_DRIVES",
+    "STATE_ON_DRIVES",
     "Moments",
+    "drive_state_bytes",
     "end_sizes",
     "engine_for",
     "full_need",
+    "master_bytes",
+    "moment_bytes",
     "stage_bytes",
     "state_bytes",
     "unit_bytes",
+    "unit_sizes",
 ]
 
 Moments = Literal["fp32", "bf16", "int8"]
+
+STATE_ON_DRIVES: Final = "state on drives, and its checkpoints"
+ROWS_ON_DRIVES: Final = "inputs of layers on drives"
+"""Names of what a plan wants of the drives of its state, among what it wants of disks."""
 
 _ALIGNMENT: Final = 256
 """Of tensors in a slab."""
@@ -55,13 +65,22 @@ def _padded(num_bytes: int) -> int:
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def unit_bytes(elements: int, moments: Moments, *, split: bool) -> int:
-    """Return the bytes of a unit's master weights and moments, padding included."""
-    parts = [2 * elements] * 2 if split else [4 * elements]
-    parts += [_MOMENT_BYTES[moments] * elements] * 2
+def master_bytes(elements: int, *, split: bool) -> int:
+    """Return the bytes of a unit's master weights, padding included."""
+    return sum(map(_padded, [2 * elements] * 2 if split else [4 * elements]))
+
+
+def moment_bytes(elements: int, moments: Moments) -> int:
+    """Return the bytes of a unit's moments, padding included."""
+    parts = [_MOMENT_BYTES[moments] * elements] * 2
     if moments == "int8":
         parts += [4 * -(-elements // _MOMENT_BLOCK)] * 2
     return sum(map(_padded, parts))
+
+
+def unit_bytes(elements: int, moments: Moments, *, split: bool) -> int:
+    """Return the bytes of a unit's master weights and moments, padding included."""
+    return master_bytes(elements, split=split) + moment_bytes(elements, moments)
 
 
 def engine_for(asked: OptimizerEngine, moments: Moments) -> OptimizerEngine:
@@ -85,6 +104,20 @@ def state_bytes(shape: ModelShape, moments: Moments, *, split: bool) -> int:
     return layers + sum(unit_bytes(size, moments, split=split) for size in end_sizes(shape))
 
 
+def unit_sizes(shape: ModelShape) -> tuple[int, ...]:
+    """Return the parameters of every unit, in the order of `sliding.state.units_of`."""
+    return (*(shape.layer_params,) * shape.num_layers, *end_sizes(shape))
+
+
+def drive_state_bytes(shape: ModelShape, full: FullPlan, *, split: bool) -> int:
+    """Return the bytes of the trained state that lies on drives."""
+    if full.nvme is None:
+        return 0
+    sizes = unit_sizes(shape)
+    moments = sum(moment_bytes(sizes[unit], full.moments) for unit in full.nvme.moments)
+    return moments + sum(master_bytes(sizes[unit], split=split) for unit in full.nvme.master)
+
+
 def stage_bytes(moments: Moments, *, split: bool) -> int:
     """Return what the card's optimizer takes on the card."""
     return _STAGES * (unit_bytes(_STAGE_ELEMENTS, moments, split=split) + 4 * _STAGE_ELEMENTS)
@@ -104,23 +137,31 @@ def full_need(
     """
     width = 4 if on_cpu else 2
     layer, ends = shape.layer_params, end_sizes(shape)
-    rows = (shape.num_layers + 1) * full.max_tokens * shape.hidden * width
+    level = full.max_tokens * shape.hidden * width
+    rows = (shape.num_layers + 1) * level
+    on_drives = drive_state_bytes(shape, full, split=not on_cpu)
     passes = {"gradients of layers": full.grad_slots * layer * width}
     if not on_cpu and full.max_tokens > micro_tokens:
         passes["sum over micro-batches"] = 4 * layer
     if full.rows == "device":
         passes["inputs of layers"] = rows
     passes["one layer's pass, or the head's"] = _working_bytes(shape, micro_tokens, on_cpu)
+    state = state_bytes(shape, full.moments, split=not on_cpu) - on_drives
     host = {
-        "weights and optimizer state": state_bytes(shape, full.moments, split=not on_cpu),
+        "weights and optimizer state": state,
         **_waiting(shape, full, width, clip=clip),
+        **_drive_buffers(shape, full, micro_tokens, width, split=not on_cpu),
     }
-    disk = {
-        "checkpoints": RESULT_COPIES * host["weights and optimizer state"],
-        "result": shape.total_params * width,
-    }
+    disk = {"checkpoints": RESULT_COPIES * state, "result": shape.total_params * width}
+    if full.nvme is not None:
+        rows -= len(full.nvme.rows) * level
+        disk[STATE_ON_DRIVES] = RESULT_COPIES * on_drives
+        if full.nvme.rows:
+            disk[ROWS_ON_DRIVES] = len(full.nvme.rows) * level
     if on_cpu:
         passes["gradients of embedding and head"] = 4 * sum(ends)
+        if full.rows == "host":
+            host["inputs of layers"] = rows
         host |= passes | {"process and libraries": HOST_PROCESS_BYTES}
         return MemoryNeed(device={}, host=host, disk=disk)
     held = shape.num_layers if full.weights == "resident" else full.weight_slots
@@ -154,6 +195,19 @@ def _waiting(shape: ModelShape, full: FullPlan, width: int, *, clip: bool) -> di
         half = end_sizes(shape)[0] // 2 // _MOMENT_BLOCK * _MOMENT_BLOCK
         waiting = full.host_grad_slots * _padded(layer) + _padded(4 * half)
     return {"gradients that wait for the CPU": waiting}
+
+
+def _drive_buffers(
+    shape: ModelShape, full: FullPlan, micro_tokens: int, width: int, *, split: bool
+) -> dict[str, int]:
+    """Return the host memory that what is on drives passes through."""
+    tier = full.nvme
+    if tier is None:
+        return {}
+    stages = tier.state_stages * unit_bytes(tier.chunk_elements, full.moments, split=split)
+    weights = tier.weight_stages * width * shape.layer_params
+    rows = tier.row_stages * micro_tokens * shape.hidden * width
+    return {"state on its way to and from drives": stages + weights + rows}
 
 
 def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:

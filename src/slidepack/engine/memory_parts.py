@@ -25,6 +25,7 @@ __all__ = [
     "RESULT_COPIES",
     "Machine",
     "MemoryNeed",
+    "NvmeRoom",
     "activation_bytes_per_token",
     "logit_bytes",
     "too_small",
@@ -47,6 +48,28 @@ RESULT_COPIES: Final = 3
 """Two checkpoints kept and one being written."""
 
 
+class NvmeRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """The drives that training state may lie on."""
+
+    folders: tuple[str, ...]
+    """One on each drive; state is striped over them."""
+    free_bytes: int
+    """For state, over all of them."""
+    read_bytes_per_second: float
+    """Of all of them together, with nothing written meanwhile."""
+    write_bytes_per_second: float
+    measured: bool
+    """Whether these rates were measured here; else they are those of a common drive."""
+    rated_write_bytes: float | None = None
+    """What the drives are rated to take over their life; None where nobody knows."""
+    rated_source: str = ""
+    """Where that figure is from; empty where there is none."""
+    written_bytes: float | None = None
+    """What they have taken so far; None where they do not tell."""
+    refused: str = ""
+    """Why nothing is put there unless a job asks for it; empty where it may be."""
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What a run may use, as probed just before it starts."""
 
@@ -56,6 +79,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Free VRAM; ignored for `cpu`."""
     ram_available_bytes: int
     cpu_threads: int
+    nvme: NvmeRoom | None = None
+    """Drives for state that does not fit the RAM; None where there are none."""
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):

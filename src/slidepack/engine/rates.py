@@ -9,7 +9,9 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Rates", "rates_of"]
+from slidepack.engine.memory_parts import NvmeRoom
+
+__all__ = ["Rates", "rates_of", "with_drives"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +28,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     fp32 moments, 18 with bf16, 14 with 8-bit ones."""
     memory_bytes: float
     """A second of traffic to the host's memory, optimizer and link together."""
+    read_bytes: float = 2.5e9
+    """A second from the drives that state lies on; both guesses are those of a common NVMe drive
+    that has no fast cache left."""
+    write_bytes: float = 1.5e9
     source: str
     """Where the figures are from."""
     estimated: bool
@@ -130,6 +136,15 @@ def rates_of(
         memory_bytes=memory,
         source=f"{source}; {memory_source}",
         estimated=known is None or not known.measured,
+    )
+
+
+def with_drives(rates: Rates, room: NvmeRoom | None) -> Rates:
+    """Return rates with those of the drives that state may lie on."""
+    if room is None:
+        return rates
+    return msgspec.structs.replace(
+        rates, read_bytes=room.read_bytes_per_second, write_bytes=room.write_bytes_per_second
     )
 
 

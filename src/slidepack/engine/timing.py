@@ -5,30 +5,23 @@ same time, as `engine.sliding` lets them. Without clipping, layers are updated b
 pass; with it, beside the next forward pass. The update of the embedding stands between two steps.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 
 from slidepack.engine.contract.job import JobSpec, LoraMethod
 from slidepack.engine.contract.plan import FullPlan, RunPlan
-from slidepack.engine.memory_full_need import end_sizes
 from slidepack.engine.rates import Rates
 from slidepack.engine.shape import ModelShape
+from slidepack.engine.timing_loads import Loads, PassName, Phase, Resource
 
 __all__ = ["Phase", "StepTime", "Work", "full_step", "lora_step", "step_time", "work_of"]
-
-Resource = Literal["compute", "link", "memory", "cpu"]
-PassName = Literal["forward", "head", "backward"]
 
 _SLIDE_OVERHEAD: Final = 1.015
 _SLIDE_FILL_LAYERS: Final = 6
 """What sliding adds to the passes: a share, for the copies' part of the card's memory, and as long
 as it takes to bring so many layers, for windows that fill and empty. On an H200 it was 0.029 s at
 8k tokens of llama-3b, and 0.069 s at 64k."""
-_STATE_BYTES: Final = {"fp32": 12, "bf16": 8, "int8": 6}
-"""A parameter of state, split master and moments, each way."""
 _ADAPTER_UPDATE_BYTES: Final = 28
 """A parameter of an adapter that the CPU updates: its gradient, and its state both ways."""
 _LORA_OVERHEAD: Final = 1.17
@@ -53,23 +46,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     def total(self) -> float:
         """All of a training step."""
         return self.forward + self.head + self.backward
-
-
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the step, and how long each resource is busy in it."""
-
-    name: Literal["forward", "head", "backward", "update"]
-    busy_seconds: dict[Resource, float]
-
-    @property
-    def seconds(self) -> float:
-        """As long as the busiest."""
-        return max(self.busy_seconds.values(), default=0.0)
-
-    @property
-    def bound_by(self) -> Resource:
-        """The busiest."""
-        return max(self.busy_seconds, key=lambda name: self.busy_seconds[name])
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +220,7 @@ def full_step(
     slides = full.weights == "slide"
     flops = rates.compute_flops / (_SLIDE_OVERHEAD if slides else 1.0)
     fill = _SLIDE_FILL_LAYERS * 2.0 * shape.layer_params / rates.link_bytes if slides else 0.0
-    loads = _Loads(shape, full, clip=clip, cpu_share=cpu_share)
+    loads = Loads(shape, full, clip=clip, on_cpu=on_cpu, cpu_share=cpu_share)
 
     def phases(step_tokens: float) -> tuple[Phase, ...]:
         passes: dict[PassName, float] = {
@@ -253,9 +229,7 @@ def full_step(
             "backward": step_tokens * work.backward / flops + fill / 2.0,
         }
         if on_cpu:
-            # The passes have all cores, so the updates add to them.
-            update = Phase(name="update", busy_seconds=loads.everything().busy(rates))
-            return (*(_phase(name, compute, {}) for name, compute in passes.items()), update)
+            return loads.phases_of_cpu(passes, step_tokens, rates)
         return loads.phases(passes, step_tokens, rates)
 
     parts = phases(tokens)
@@ -288,96 +262,3 @@ def _critical(none: tuple[Phase, ...], one: tuple[Phase, ...]) -> int | None:
                     return None
                 most = max(most, (fixed - start) / ahead)
     return round(most)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Load:
-    """What moves beside the passes in one phase."""
-
-    to_card: float = 0.0
-    """Bytes over the link."""
-    to_host: float = 0.0
-    optimizer: float = 0.0
-    """Bytes that the CPU's optimizer reads and writes."""
-
-    def __add__(self, other: "_Load") -> "_Load":
-        return _Load(
-            to_card=self.to_card + other.to_card,
-            to_host=self.to_host + other.to_host,
-            optimizer=self.optimizer + other.optimizer,
-        )
-
-    def busy(self, rates: Rates) -> dict[Resource, float]:
-        """Return the seconds that each resource is busy."""
-        less, more = sorted((self.to_card, self.to_host))
-        moved = self.to_card + self.to_host + self.optimizer
-        return {
-            "link": less / rates.duplex_bytes + (more - less) / rates.link_bytes,
-            "memory": moved / rates.memory_bytes,
-            "cpu": self.optimizer / rates.cpu_adamw_bytes,
-        }
-
-
-class _Loads:
-    """What a step moves, by its reason."""
-
-    def __init__(self, shape: ModelShape, full: FullPlan, *, clip: bool, cpu_share: float) -> None:
-        layers = shape.num_layers * shape.layer_params
-        embedding, *others = end_sizes(shape)
-        head = sum(others)
-        self._state, self._clip = _STATE_BYTES[full.moments], clip
-        self._params = layers + embedding + head
-        self._row_bytes = 2.0 * shape.num_layers * shape.hidden * (full.rows == "host")
-        slides = full.weights == "slide"
-        self._weights = _Load(to_card=2.0 * layers * slides)
-        on_cpu = cpu_share * layers
-        # The CPU updates the ends where it updates everything. A head of its own is updated with
-        # the layers.
-        alone = cpu_share >= 1.0
-        self._gradients = _Load(to_host=2.0 * (layers if clip else on_cpu)) + _Load(
-            to_host=4.0 * head * (clip or alone), to_card=2.0 * head * alone
-        )
-        self._layers = self._update(on_cpu, layers - on_cpu, grad_bytes=2) + self._update(
-            head * alone, head * (not alone), grad_bytes=4
-        )
-        self._embedding = self._update(
-            embedding * alone, embedding * (not alone), grad_bytes=4
-        ) + _Load(to_host=4.0 * embedding * (clip or alone), to_card=2.0 * embedding * alone)
-        self._renewed = 0.0 if slides else 2.0 * on_cpu
-        """Bytes of layers that stay on the card and are updated by the CPU: the passes wait."""
-
-    def _update(self, on_cpu: float, on_card: float, *, grad_bytes: int) -> _Load:
-        to_card = self._state + (grad_bytes if self._clip else 0)
-        return _Load(
-            to_card=to_card * on_card,
-            to_host=self._state * on_card,
-            # Reads and writes the state, reads the gradient.
-            optimizer=(2 * self._state + grad_bytes) * on_cpu,
-        )
-
-    def everything(self) -> _Load:
-        """Return the updates of a CPU that has no card: of all weights, in fp32."""
-        return _Load(optimizer=(2.0 * self._state + 4.0) * self._params)
-
-    def phases(
-        self, passes: Mapping[PassName, float], tokens: float, rates: Rates
-    ) -> tuple[Phase, ...]:
-        """Return the phases of a step, given the seconds of its passes alone."""
-        rows = _Load(to_card=tokens * self._row_bytes, to_host=tokens * self._row_bytes)
-        forward = backward = self._weights + rows
-        backward += self._gradients
-        if self._clip:
-            forward += self._layers
-        else:
-            backward += self._layers
-        renewal = self._renewed / rates.link_bytes
-        return (
-            _phase("forward", passes["forward"] + renewal, forward.busy(rates)),
-            _phase("head", passes["head"], {}),
-            _phase("backward", passes["backward"], backward.busy(rates)),
-            Phase(name="update", busy_seconds=self._embedding.busy(rates)),
-        )
-
-
-def _phase(name: PassName, compute: float, others: dict[Resource, float]) -> Phase:
-    return Phase(name=name, busy_seconds={"compute": compute, **others})

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.settings import data_home, load_settings
@@ -24,8 +25,14 @@ def main() -> int:
     return 0
 
 
-def _announce(link: str) -> None:
-    sys.stdout.write(f"Slidepack is ready. Open this link, it logs one browser in:\n{link}\n")
+def _announce(link: str, elsewhere: Sequence[str]) -> None:
+    # A service's output is kept, and read by others: a link has no place in it.
+    if "JOURNAL_STREAM" in os.environ:
+        sys.stdout.write("Slidepack is ready. Log in with `slidepack open`.\n")
+    else:
+        sys.stdout.write(f"Slidepack is ready. Open this link, it logs one browser in:\n{link}\n")
+    if elsewhere:
+        sys.stdout.write(f"On other machines, with the password: {', '.join(elsewhere)}\n")
     sys.stdout.flush()
 
 

@@ -3,30 +3,33 @@
 import asyncio
 import importlib.metadata
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from litestar import Request, Router, delete, get, post, put
-from litestar.params import FromPath, FromQuery, QueryParameter
-from litestar.response import ServerSentEvent
+from litestar import Request, Router, delete, get, post
+from litestar.params import FromPath, FromQuery
+from litestar.response import Stream
 
-from slidepack.daemon.hardware import machine_now
+from slidepack.daemon.planning.devices import whole_device
 from slidepack.daemon.preflight import Preflight, preflight
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.requests import JobRequest, ModelRequest
 from slidepack.daemon.service import Service
-from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
-from slidepack.engine.data.mapping import parse_columns
-from slidepack.engine.data.report import CheckOptions
+from slidepack.daemon.store.catalogue import ModelRecord
 from slidepack.web.access import Access
+from slidepack.web.access_api import access_routes
 from slidepack.web.chat_api import chat_routes
+from slidepack.web.datasets_api import dataset_routes
 from slidepack.web.exports_api import export_routes
 from slidepack.web.header_values import whole_number
 from slidepack.web.jobs_api import job_routes
 from slidepack.web.notices_api import notice_routes
 from slidepack.web.plan_api import plan_routes
 from slidepack.web.policy_api import policy_routes
-from slidepack.web.streams import queue_stream
+from slidepack.web.pump import Pump
+from slidepack.web.queue_api import queue_routes
+from slidepack.web.settings_api import settings_routes
+from slidepack.web.streams import queue_stream, shared_stream
 from slidepack.web.sweeps_api import sweep_router
 from slidepack.web.system_api import system_routes
 
@@ -93,48 +96,6 @@ async def forget_model(service: Service, model_id: FromPath[str]) -> None:
     await asyncio.to_thread(service.queue.forget_model, model_id)
 
 
-@get("/datasets")
-async def list_datasets(service: Service) -> list[DatasetRecord]:
-    """Return all datasets."""
-    return await asyncio.to_thread(service.catalogue.datasets)
-
-
-# Uploads are bounded by the free disk space, which `Uploads` watches, not by a size.
-@put("/datasets", request_max_body_size=None, status_code=201)
-async def upload_dataset(
-    request: AnyRequest,
-    service: Service,
-    name: FromQuery[str],
-    form: Annotated[str | None, QueryParameter(name="format")] = None,
-    columns: Annotated[list[str] | None, QueryParameter(name="map")] = None,
-    allow_rejects: FromQuery[bool] = False,
-    text_mode: FromQuery[str | None] = None,
-    encoding: FromQuery[str | None] = None,
-) -> DatasetRecord:
-    """Store and check a data file; the body is the file itself, `map` says ROLE=COLUMN."""
-    length = request.headers.get("content-length", "")
-    dataset = await service.uploads.receive(
-        request.stream(),
-        name=name,
-        declared_bytes=whole_number(length),
-        options=CheckOptions(
-            form=form,
-            columns=parse_columns(columns or ()),
-            allow_rejects=allow_rejects,
-            text_mode=text_mode,
-            encoding=encoding,
-        ),
-    )
-    service.changes.bump()
-    return dataset
-
-
-@get("/datasets/{dataset_id:int}")
-async def show_dataset(service: Service, dataset_id: FromPath[int]) -> DatasetRecord:
-    """Return one dataset."""
-    return await asyncio.to_thread(service.catalogue.dataset, dataset_id)
-
-
 @post("/preflight", status_code=200)
 async def check_job(service: Service, data: JobRequest) -> Preflight:
     """Say what a job would train on, and whether it would fit, without queueing it."""
@@ -143,18 +104,27 @@ async def check_job(service: Service, data: JobRequest) -> Preflight:
         data,
         service.catalogue,
         service.paths,
-        machine_now(
-            await asyncio.to_thread(service.hardware.report),
-            whole=True,
-            device=service.settings.device,
+        whole_device(
+            await asyncio.to_thread(service.hardware.report), service.settings.device
         ),
+        service.hardware.measured_drives,
     )
 
 
 @get("/stream")
-async def stream_queue(service: Service) -> ServerSentEvent:
+async def stream_queue(pump: Pump) -> Stream:
     """Stream a note at every change of the lists."""
-    return ServerSentEvent(queue_stream(service))
+    return queue_stream(pump)
+
+
+@get("/events")
+async def stream_events(
+    request: AnyRequest, pump: Pump, after: FromQuery[int | None] = None
+) -> Stream:
+    """Stream what happens to all jobs and lists; goes on after the Last-Event-ID header, or after
+    `after`, or begins now."""
+    last = whole_number(request.headers.get("last-event-id", ""))
+    return shared_stream(pump, after if last is None else last)
 
 
 def add_model_now(service: Service, data: ModelRequest) -> ModelRecord:
@@ -174,17 +144,19 @@ def api_router() -> Router:
             add_model,
             show_model,
             forget_model,
-            list_datasets,
-            upload_dataset,
-            show_dataset,
             check_job,
             stream_queue,
+            stream_events,
             *job_routes(),
+            *dataset_routes(),
             *chat_routes(),
             *export_routes(),
+            *access_routes(),
+            *settings_routes(),
             *notice_routes(),
             *plan_routes(),
             *policy_routes(),
+            *queue_routes(),
             *system_routes(),
             sweep_router(),
         ],

@@ -1,5 +1,6 @@
 """The Litestar application."""
 
+import functools
 from pathlib import Path
 
 from jinja2 import StrictUndefined
@@ -15,10 +16,10 @@ from litestar.template import TemplateConfig
 from litestar.types import ASGIApp
 
 from slidepack.daemon.service import Service
-from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.judge.table import judge_table
 from slidepack.web import format as formats
-from slidepack.web.access import Access, Guard
+from slidepack.web.access import Access
 from slidepack.web.api import api_router
 from slidepack.web.errors import (
     on_http_exception,
@@ -26,9 +27,15 @@ from slidepack.web.errors import (
     on_too_deep,
     on_unexpected,
 )
+from slidepack.web.guard import Guard
+from slidepack.web.login_page import login_context
 from slidepack.web.metrics import metrics
 from slidepack.web.openai_api import openai_router
 from slidepack.web.pages import page_router
+from slidepack.web.pump import Pump
+from slidepack.web.remedies import remedies
+from slidepack.web.scopes import require_scope
+from slidepack.web.sweep_view import metric_of, written
 
 _HERE = Path(__file__).parent
 
@@ -36,6 +43,14 @@ _HERE = Path(__file__).parent
 def create_app(service: Service, access: Access) -> ASGIApp:
     """Return the guarded application over a service; the caller starts and stops the service."""
     engine = template_engine()
+    # A part of every page, whatever else it shows.
+    engine.engine.globals["in_clear"] = access.listening.in_clear
+    pump = Pump(
+        changes=service.changes,
+        jobs=service.jobs,
+        runlog=service.runlog,
+        stopping=service.stopping,
+    )
     app = Litestar(
         route_handlers=[
             page_router(),
@@ -46,9 +61,11 @@ def create_app(service: Service, access: Access) -> ASGIApp:
                 path="/static", directories=[_HERE / "static"], include_in_schema=False
             ),
         ],
+        guards=[require_scope],
         dependencies={
             "service": Provide(lambda: service, sync_to_thread=False),
             "access": Provide(lambda: access, sync_to_thread=False),
+            "pump": Provide(lambda: pump, sync_to_thread=False),
         },
         exception_handlers={
             SlidepackError: on_slidepack_error,
@@ -63,8 +80,14 @@ def create_app(service: Service, access: Access) -> ASGIApp:
         ),
         logging_config=None,
     )
-    refusal = engine.get_template("error.html")
-    return Guard(app, access, lambda report: refusal.render(error=report))
+    return Guard(app, access, functools.partial(_refusal, engine, access))
+
+
+def _refusal(engine: JinjaTemplateEngine, access: Access, report: ErrorReport, path: str) -> str:
+    """Return the page of a refusal: the login, for whoever has to log in first."""
+    if report.code == "DAEMON-ACCESS":
+        return engine.get_template("login.html").render(login_context(access, path, report))
+    return engine.get_template("error.html").render(error=report)
 
 
 def template_engine() -> JinjaTemplateEngine:
@@ -81,7 +104,10 @@ def template_engine() -> JinjaTemplateEngine:
         loss=formats.loss,
         sentence=formats.sentence,
         plural=formats.plural,
+        remedies=remedies,
         judge_table=judge_table,
         number=formats.number,
+        setting=written,
+        sweep_metric=metric_of,
     )
     return engine

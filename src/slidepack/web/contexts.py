@@ -1,25 +1,18 @@
 """What each page shows, declared: templates read these and nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from slidepack.daemon.doctor.finding import Finding
+from slidepack.daemon.notices.digest import Digest
 from slidepack.daemon.policy.state import PolicyState
-from slidepack.daemon.probe.report import HardwareReport
-from slidepack.daemon.requests import JobRequest
 from slidepack.daemon.store.catalogue import DatasetRecord, ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.web.day_strip import DayStrip
 from slidepack.web.export_view import ExportsView
+from slidepack.web.hardware_view import HardwareView
+from slidepack.web.job_view import Ending, Lane, Setting
 from slidepack.web.plan_view import PlanView
-from slidepack.web.results import JobDetail
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HardwareCards:
-    """The hardware strip."""
-
-    report: HardwareReport
-    findings: tuple[Finding, ...]
-    """Problems and notes of the doctor; what is well is left out."""
+from slidepack.web.queue_view import QueueView
+from slidepack.web.results import CheckpointRow, JobDetail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,14 +20,14 @@ class HomePage:
     """The first page."""
 
     csrf_token: str
-    hardware: HardwareCards
-    models: list[ModelRecord]
-    datasets: list[DatasetRecord]
-    jobs: list[JobRecord]
+    hardware: HardwareView
     policy: PolicyState
     """Whether training may run now."""
-    defaults: JobRequest
-    """What the fields of a new job mean while they are empty."""
+    queue: QueueView
+    tonight: DayStrip
+    digest: Digest
+    """Of the last night, up to now."""
+    models: list[ModelRecord]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,15 +53,18 @@ class ChatVoice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatPage:
-    """The page on which a job's result is tried."""
+    """The page on which a job's result, or a model as it is, is tried."""
 
     csrf_token: str
-    job: JobRecord
+    job: JobRecord | None
+    """Whose result it is; None for a model."""
     whole: bool
     """Whether the job trained a whole model, which has no base beside it."""
     voices: list[ChatVoice]
     idle_minutes: float
     """After its last answer the model is let go."""
+    model: ModelRecord | None = None
+    """The model where there is no job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,3 +96,9 @@ class JobPage:
     """Rows that it may go on with."""
     exports: ExportsView
     """What its result can become, and has become."""
+    ending: Ending = field(default_factory=Ending)
+    lanes: tuple[Lane, ...] = ()
+    """Who shares, or last shared, its worker, itself among them; empty where it was alone."""
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    """All of them."""

@@ -9,6 +9,7 @@ from litestar.response import Template
 
 from slidepack.daemon.requests import advice
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.web.login_limits import TooManyTries
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +18,14 @@ AnyRequest = Request[Any, Any, Any]
 
 def on_slidepack_error(request: AnyRequest, error: SlidepackError) -> Response[Any]:
     """Answer with the error's own text and status."""
-    return _respond(request, error.report, error.http_status)
+    response = _respond(request, error.report, error.http_status)
+    response.headers.update(retry_header(error))
+    return response
+
+
+def retry_header(error: Exception | None) -> dict[str, str]:
+    """Return the header that says when to try again, where an error knows that."""
+    return {"retry-after": str(error.seconds)} if isinstance(error, TooManyTries) else {}
 
 
 def on_http_exception(request: AnyRequest, error: HTTPException) -> Response[Any]:

@@ -1,28 +1,13 @@
-"""Turns the forms of a new job and of one that goes on into requests."""
+"""Turns the form of a job that goes on into a request."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from slidepack.daemon.continuing import ContinueRequest
-from slidepack.daemon.requests import JobRequest, advice
+from slidepack.daemon.requests import advice
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import clip
-
-_Request = TypeVar("_Request", JobRequest, ContinueRequest)
-
-
-def job_request(fields: dict[str, str]) -> JobRequest:
-    """Return the request of a form; empty fields take their defaults.
-
-    Raises:
-        SlidepackError: RUN-SPEC-INVALID.
-    """
-    values = _filled(fields)
-    if "sample_prompts" in values:
-        lines = values["sample_prompts"].splitlines()
-        values["sample_prompts"] = [line.strip() for line in lines if line.strip()]
-    return _converted(values, JobRequest, "Choose a model and a dataset, and check the values.")
 
 
 def continue_request(fields: dict[str, str]) -> ContinueRequest:
@@ -31,22 +16,15 @@ def continue_request(fields: dict[str, str]) -> ContinueRequest:
     Raises:
         SlidepackError: RUN-SPEC-INVALID.
     """
-    return _converted(_filled(fields), ContinueRequest, "Check the values.")
-
-
-def _filled(fields: dict[str, str]) -> dict[str, Any]:
-    return {name: text.strip() for name, text in fields.items() if text.strip()}
-
-
-def _converted(values: dict[str, Any], kind: type[_Request], fix: str) -> _Request:
+    values = {name: text.strip() for name, text in fields.items() if text.strip()}
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, ContinueRequest, strict=False)
     except msgspec.ValidationError as error:
         raise SlidepackError(
             "RUN-SPEC-INVALID",
             "The job's settings cannot run.",
             why=_reason(values, str(error)),
-            fix=fix,
+            fix="Check the values.",
         ) from error
 
 

@@ -12,7 +12,9 @@ from slidepack.daemon.service import Service
 from slidepack.web.access import Access
 from slidepack.web.contexts import PlanPage
 from slidepack.web.page_session import csrf_of
-from slidepack.web.plan_view import plan_view
+from slidepack.web.plan_view import PlanView, plan_view
+
+__all__ = ["plan_now", "plan_pages"]
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -36,15 +38,18 @@ def plan_pages() -> list[HTTPRouteHandler]:
     return [plan, plan_part]
 
 
-def _plan(request: AnyRequest, service: Service, access: Access) -> PlanPage:
+def plan_now(service: Service) -> PlanView | None:
+    """Return the newest plan as pages draw it; None while there is none."""
     planned = service.replanner.plan()
-    view = None
-    if planned is not None:
-        jobs = [*service.jobs.live(), *service.jobs.queued()]
-        names = {key: service.hardware.name_of(key) for key in planned.plan.max_lanes}
-        view = plan_view(planned, jobs, names)
+    if planned is None:
+        return None
+    names = {key: service.hardware.name_of(key) for key in planned.plan.max_lanes}
+    return plan_view(planned, service.jobs.names_unended(), names)
+
+
+def _plan(request: AnyRequest, service: Service, access: Access) -> PlanPage:
     return PlanPage(
         csrf_token=csrf_of(request, access),
-        view=view,
+        view=plan_now(service),
         policy=service.policy.state(time.time()),
     )

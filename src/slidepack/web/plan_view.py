@@ -1,14 +1,13 @@
 """The plan as its page draws it: bars in thousandths of its time, words for the rest. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from slidepack.daemon.planner.answer import LaneSpan, Plan, TaskPlan
 from slidepack.daemon.planning.picture import job_of
 from slidepack.daemon.planning.planned_queue import PlannedQueue
-from slidepack.daemon.store.jobs import JobRecord
 from slidepack.web.format import duration
 
 __all__ = ["Bar", "PlanDevice", "PlanRow", "PlanView", "WaitingRow", "plan_view"]
@@ -17,6 +16,7 @@ WIDTH: Final = 1000
 """Of a chart, in its own units."""
 _LEAST_BAR: Final = 4
 _MOST_ROWS: Final = 40
+_MOST_WAITING: Final = 100
 _MOST_TICKS: Final = 6
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _STEPS: Final = (
@@ -88,20 +88,20 @@ class PlanView:
     figures: tuple[str, ...]
     """How good it is, in sentences."""
     waiting: tuple[WaitingRow, ...]
+    more_waiting: int
+    """Jobs that wait and are not listed."""
 
 
-def plan_view(
-    planned: PlannedQueue, jobs: Sequence[JobRecord], names: Mapping[str, str]
-) -> PlanView:
+def plan_view(planned: PlannedQueue, jobs: Mapping[int, str], names: Mapping[str, str]) -> PlanView:
     """Return what the page shows.
 
     Args:
         planned: the newest plan.
-        jobs: of the queue.
+        jobs: names of the queue's jobs, by id.
         names: of the devices, by key.
     """
     plan = planned.plan
-    known = {job.id: job for job in jobs}
+    waiting = _waiting(plan, planned.reasons, jobs)
     end = max((span.end for span in plan.spans), default=plan.now)
     seconds = max(end - plan.now, 1.0)
     scale = WIDTH / seconds
@@ -109,7 +109,7 @@ def plan_view(
     return PlanView(
         made_at=planned.made_at,
         devices=tuple(
-            _device(plan, key, names.get(key, ""), known, scale) for key in plan.max_lanes
+            _device(plan, key, names.get(key, ""), jobs, scale) for key in plan.max_lanes
         ),
         begin=plan.now,
         end=end,
@@ -118,13 +118,12 @@ def plan_view(
         ),
         tick_seconds=step,
         figures=tuple(_figures(plan)),
-        waiting=tuple(_waiting(plan, planned.reasons, known)),
+        waiting=tuple(waiting[:_MOST_WAITING]),
+        more_waiting=max(0, len(waiting) - _MOST_WAITING),
     )
 
 
-def _device(
-    plan: Plan, key: str, name: str, known: Mapping[int, JobRecord], scale: float
-) -> PlanDevice:
+def _device(plan: Plan, key: str, name: str, known: Mapping[int, str], scale: float) -> PlanDevice:
     spans: dict[int, list[LaneSpan]] = {}
     for span in plan.spans:
         number = job_of(span.task)
@@ -134,7 +133,7 @@ def _device(
     drawn = [
         PlanRow(
             job_id=number,
-            name=known[number].name,
+            name=known[number],
             bars=tuple(_bar(span, plan.now, scale) for span in found),
             begin=found[0].begin,
             end=found[-1].end if found[-1].ends else None,
@@ -175,14 +174,12 @@ def _figures(plan: Plan) -> list[str]:
     return found
 
 
-def _waiting(
-    plan: Plan, reasons: Mapping[int, str], known: Mapping[int, JobRecord]
-) -> list[WaitingRow]:
+def _waiting(plan: Plan, reasons: Mapping[int, str], known: Mapping[int, str]) -> list[WaitingRow]:
     planned: dict[int | None, TaskPlan] = {job_of(task.task): task for task in plan.tasks}
     return [
         WaitingRow(
             job_id=number,
-            name=known[number].name,
+            name=known[number],
             begin=planned[number].begin if number in planned else None,
             why=why,
         )

@@ -7,11 +7,17 @@ from typing import Any
 import msgspec
 from litestar import get, post, put
 from litestar.handlers import BaseRouteHandler
+from litestar.params import FromQuery
 
+from slidepack.daemon.policy.openings import Opening, next_openings
 from slidepack.daemon.policy.pausing import LONGEST_PAUSE_SECONDS
+from slidepack.daemon.policy.programs import Program, running_programs
 from slidepack.daemon.policy.rules import Policy
 from slidepack.daemon.policy.state import PolicyState
 from slidepack.daemon.service import Service
+from slidepack.engine.contract.errors import SlidepackError
+
+_MOST_OPENINGS = 50
 
 
 class PauseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +64,25 @@ async def show_policy_state(service: Service) -> PolicyState:
     return await asyncio.to_thread(service.policy.state, time.time())
 
 
+@get("/policy/openings")
+async def show_openings(service: Service, most: FromQuery[int] = 3) -> tuple[Opening, ...]:
+    """Return the next spans in which training may run by the clock, in unix seconds."""
+    if not 0 < most <= _MOST_OPENINGS:
+        raise SlidepackError(
+            "DAEMON-REQUEST-INVALID",
+            "So many openings cannot be told.",
+            why=f"most is {most}",
+            fix=f"Ask for 1 to {_MOST_OPENINGS}.",
+        )
+    return await asyncio.to_thread(next_openings, service.policy.policy(), time.time(), most)
+
+
+@get("/policy/programs")
+async def show_programs(service: Service) -> tuple[Program, ...]:
+    """Return what users run now, for the choice of exclusive applications; the likeliest first."""
+    return await asyncio.to_thread(programs_now, service)
+
+
 @post("/queue/pause", status_code=200)
 async def pause_queue(service: Service, data: PauseRequest | None = None) -> PolicyState:
     """Checkpoint what runs and hold the queue; no restart of the daemon ends that."""
@@ -74,6 +99,19 @@ async def resume_queue(service: Service) -> PolicyState:
     return await asyncio.to_thread(service.policy.state, time.time())
 
 
+def programs_now(service: Service) -> tuple[Program, ...]:
+    """Return what users run now; nothing where this system does not list its processes."""
+    try:
+        return running_programs(
+            service.policy.policy(),
+            our_pids=service.holders(),
+            gpu_pids={p.pid for gpu in service.hardware.report().gpus for p in gpu.processes},
+        )
+    except OSError:
+        # The state says that programs are not seen.
+        return ()
+
+
 def policy_routes() -> list[BaseRouteHandler]:
     """Return the handlers, for the API's router."""
     return [
@@ -81,6 +119,8 @@ def policy_routes() -> list[BaseRouteHandler]:
         set_policy,
         change_policy,
         show_policy_state,
+        show_openings,
+        show_programs,
         pause_queue,
         resume_queue,
     ]

@@ -12,12 +12,15 @@ from slidepack.daemon.paths import disk_error
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.daemon.store.series import Series, SeriesStore
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.judgement import JudgeReport
 from slidepack.engine.contract.runfolder import RunFolder
 
 _MAX_LOG_BYTES: Final = 256 << 10
+_MOST_CHECKPOINTS: Final = 40
+"""Told of a job, the newest."""
 
 
 class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +38,34 @@ class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's series by step."""
+    """A job's series by step, all of it."""
 
     progress: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
+
+
+class ThinChart(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's series, thinned out to what a chart can show; no extreme is left out."""
+
+    total_steps: int
+    series: Series
+    evaluations: list[dict[str, Any]]
+    """Of the same range."""
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that a job has written."""
+
+    step: int
+    at: float
+    """When, in unix seconds."""
+    reason: str
+    healthy: bool
+    """Whether losses and norms were numbers and as usual, so that another job may go on from it."""
+    seconds: float
+    """That writing it took."""
+    num_bytes: int | None
+    """On disk; None where it was deleted, as most are once there is a newer one."""
 
 
 def job_detail(service: Service, job_id: int) -> JobDetail:
@@ -69,6 +96,78 @@ def chart(service: Service, job_id: int) -> Chart:
     return Chart(
         progress=service.runlog.progress(job_id), evaluations=service.runlog.evaluations(job_id)
     )
+
+
+def thin_chart(
+    service: Service, job_id: int, begin: int | None, end: int | None, points: int
+) -> ThinChart:
+    """Return a job's series in about `points` points from step `begin` to step `end`.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    job = service.jobs.get(job_id)
+    held = [
+        row
+        for row in service.runlog.evaluations(job_id)
+        if (begin is None or row["step"] >= begin) and (end is None or row["step"] <= end)
+    ]
+    by_split = [[row for row in held if row["split"] == split] for split in ("selection", "test")]
+    return ThinChart(
+        total_steps=job.total_steps,
+        series=SeriesStore(service.database).read(job_id, begin, end, points),
+        evaluations=[row for rows in by_split for row in thin_evaluations(rows, points)],
+    )
+
+
+def thin_evaluations(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Return about `most` of the evaluations of one split: ends, and lowest and highest of parts.
+
+    Args:
+        rows: by step.
+        most: 4 or more.
+    """
+    if len(rows) <= most:
+        return rows
+    width = -(-(len(rows) - 2) // ((most - 2) // 2))
+    kept = {0, len(rows) - 1}
+    for low in range(1, len(rows) - 1, width):
+        part = range(low, min(low + width, len(rows) - 1))
+        known = [place for place in part if rows[place]["loss"] is not None]
+        if known:
+            kept.add(min(known, key=lambda place: rows[place]["loss"]))
+            kept.add(max(known, key=lambda place: rows[place]["loss"]))
+        else:
+            kept.add(part[0])
+    return [rows[place] for place in sorted(kept)]
+
+
+def checkpoint_rows(service: Service, job_id: int) -> list[CheckpointRow]:
+    """Return the newest checkpoints of a job, newest first.
+
+    Raises:
+        SlidepackError: RUN-NOT-FOUND.
+    """
+    service.jobs.get(job_id)
+    return [
+        CheckpointRow(
+            step=event.step,
+            at=event.at,
+            reason=event.reason,
+            healthy=event.healthy,
+            seconds=event.seconds,
+            num_bytes=_bytes_in(Path(event.path)),
+        )
+        for event in service.runlog.checkpoints(job_id, _MOST_CHECKPOINTS)
+    ]
+
+
+def _bytes_in(folder: Path) -> int | None:
+    """Return what a checkpoint's files take; None where it is gone, or goes at this moment."""
+    try:
+        return sum(path.stat().st_size for path in folder.iterdir())
+    except OSError:
+        return None
 
 
 def log_tail(service: Service, job_id: int, most_bytes: int = _MAX_LOG_BYTES) -> str:

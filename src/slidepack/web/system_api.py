@@ -4,18 +4,29 @@ import asyncio
 import time
 
 import msgspec
-from litestar import get, post, put
+from litestar import MediaType, get, post, put
 from litestar.handlers import HTTPRouteHandler
 
+from slidepack.daemon.doctor.examination import Examination
 from slidepack.daemon.service import Service
 from slidepack.daemon.system.queue_end import EndAction, QueueEndState
 from slidepack.daemon.system.sleep_guard import GuardState
+from slidepack.web.doctor_page import report_of
 
 
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to happen once when the queue is done."""
 
     action: EndAction
+
+
+class DoctorState(msgspec.Struct, frozen=True, kw_only=True):
+    """How the doctor stands."""
+
+    running: bool
+    """Whether an examination is on."""
+    last: Examination | None
+    """None before the first."""
 
 
 @get("/queue/end")
@@ -46,6 +57,26 @@ async def show_sleep_guard(service: Service) -> GuardState:
     return service.guard.state()
 
 
+@get("/doctor")
+async def show_examination(service: Service) -> DoctorState:
+    """Return what the doctor found last; nothing before the first examination."""
+    return DoctorState(running=service.examiner.running(), last=service.examiner.last())
+
+
+@post("/doctor", status_code=202)
+async def begin_examination(service: Service) -> DoctorState:
+    """Begin an examination, unless one is on: torch is asked, and the disk is measured."""
+    service.examiner.begin()
+    return DoctorState(running=True, last=service.examiner.last())
+
+
+@get("/doctor/report", media_type=MediaType.TEXT)
+async def show_report(service: Service) -> str:
+    """Return the doctor's report as text for a bug report, without names and secrets."""
+    return await asyncio.to_thread(report_of, service)
+
+
 def system_routes() -> list[HTTPRouteHandler]:
     """Return the routes of the machine."""
-    return [show_queue_end, choose_queue_end, cancel_queue_end, show_sleep_guard]
+    doctor = (show_examination, begin_examination, show_report)
+    return [show_queue_end, choose_queue_end, cancel_queue_end, show_sleep_guard, *doctor]

@@ -20,6 +20,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The values that show it."""
     fix: str
     """What to do; empty where nothing needs doing."""
+    action: str = ""
+    """What the daemon or its page can do about it: a name of `fixes`, or `free-room`."""
 
 
 def worst_first(found: Iterable[Finding]) -> tuple[Finding, ...]:

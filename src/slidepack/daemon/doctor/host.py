@@ -74,6 +74,7 @@ def _service(service: ServiceInfo) -> Iterator[Finding]:
             "not there.",
             fix=f"`loginctl enable-linger {service.user}`, or "
             "`slidepack service install --linger`.",
+            action="enable-linger",
         )
     if not service.enabled:
         yield Finding(
@@ -81,4 +82,5 @@ def _service(service: ServiceInfo) -> Iterator[Finding]:
             title="The service does not start by itself.",
             evidence=f"{service.unit} is installed and not enabled.",
             fix="`systemctl --user enable --now slidepack`.",
+            action="enable-service",
         )

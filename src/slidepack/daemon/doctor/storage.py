@@ -57,6 +57,7 @@ def _room(drive: Drive) -> Finding:
             title="The data directory's drive is nearly full.",
             evidence=f"{gib(drive.free_bytes)} free on {place}.",
             fix="Free some space, or set SLIDEPACK_HOME to a folder on another drive.",
+            action="free-room",
         )
     return Finding(
         level="ok",

@@ -104,7 +104,8 @@ def _energy_line(night: Night) -> list[str]:
     if not energy.seconds:
         return []
     if energy.joules is None:
-        return [f"Energy: not measured ({clip(energy.note, _WHY)})"]
+        why = f" ({clip(energy.note, _WHY)})" if energy.note else ""
+        return [f"Energy: not measured{why}"]
     return [f"Energy: {watt_hours(energy.joules)} ({energy.source})"]
 
 

@@ -33,7 +33,7 @@ __all__ = ["Bar", "Case", "main", "run"]
 _ROUNDS: Final = 2000
 _ROUNDS_WITH_SOLVER: Final = 100
 """Before the solver is asked: the time is for what comes after."""
-_SOLVER_SHARE: Final = 0.4
+_SOLVER_SHARE: Final = 0.7
 _SECONDS: Final = 10.0
 """For a plan, where no bar says less."""
 _ONE_BARS: Final = {"bound": 1.05, "time": 5.0}

@@ -10,10 +10,10 @@ from slidepack.daemon.planning.picture import PlannedDevice
 from slidepack.daemon.policy.gpu_sample import card_key
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.report import HardwareReport
-from slidepack.engine.memory_parts import Machine
-from slidepack.engine.rates import Rates, rates_of
+from slidepack.engine.memory_parts import Machine, NvmeRoom
+from slidepack.engine.rates import Rates, rates_of, with_drives
 
-__all__ = ["devices_to_plan"]
+__all__ = ["devices_to_plan", "whole_device"]
 
 _GRAIN_BYTES: Final = 256 << 20
 """Free memory is counted in such pieces: it changes all the time, and a plan need not."""
@@ -63,12 +63,28 @@ def devices_to_plan(
     ]
 
 
+def whole_device(report: HardwareReport, device: str) -> PlannedDevice | Waiting:
+    """Return the first device with all of its memory, or why none can be used now."""
+    found = devices_now(report, whole=True, device=device)
+    if isinstance(found, Waiting):
+        return found
+    first = found[0]
+    cards = {card_key(gpu): gpu for gpu in report.gpus}
+    rates = _rates(first, cards.get(first.card))
+    return PlannedDevice(key=first.key, name=first.name, machine=first.machine, rates=rates)
+
+
 def _counted(machine: Machine, reserved_vram_bytes: int) -> Machine:
     return msgspec.structs.replace(
         machine,
         device_free_bytes=_rounded(max(0, machine.device_free_bytes - reserved_vram_bytes)),
         ram_available_bytes=_rounded(machine.ram_available_bytes),
+        nvme=None if machine.nvme is None else _grained(machine.nvme),
     )
+
+
+def _grained(room: NvmeRoom) -> NvmeRoom:
+    return msgspec.structs.replace(room, free_bytes=_rounded(room.free_bytes))
 
 
 def _rounded(size: int) -> int:
@@ -76,10 +92,11 @@ def _rounded(size: int) -> int:
 
 
 def _rates(device: DeviceNow, card: Gpu | None) -> Rates:
-    return rates_of(
+    rates = rates_of(
         "" if device.key == "cpu" else device.name,
         cpu_threads=device.machine.cpu_threads,
         # An idle card lowers its link.
         pcie_generation=card.pcie_generation_max or card.pcie_generation if card else None,
         pcie_width=card.pcie_width if card else None,
     )
+    return with_drives(rates, device.machine.nvme)

@@ -80,7 +80,7 @@ class PlanQuestion:
     def _changed(self, picture: Picture, what_if: WhatIf) -> Picture:
         policy = self._policy()
         if what_if.windows is not None:
-            policy = msgspec.structs.replace(policy, windows=what_if.windows)
+            policy = msgspec.structs.replace(policy, windows=what_if.windows, closed=False)
         return changed_picture(
             picture,
             what_if,

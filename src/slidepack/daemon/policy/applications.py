@@ -102,16 +102,7 @@ class Applications:
 
     def is_ours(self, pid: int, our_pids: Collection[int]) -> bool:
         """Return whether a process is this daemon, a worker, or started by one of them."""
-        roots = {self._own_pid, *our_pids}
-        if pid in roots:
-            return True
-        process = self._table.get(pid)
-        if process is None:
-            return False
-        # Each worker leads a session, which its children keep even where their parent has ended.
-        if process.session in our_pids:
-            return True
-        return any(ancestor.pid in roots for ancestor in self._table.ancestors(process))
+        return self._table.is_ours(pid, self._own_pid, our_pids)
 
     def started(self, pid: int) -> int | None:
         """Return when a process started, in ticks after the boot; None where it is not seen."""

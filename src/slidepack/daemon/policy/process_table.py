@@ -21,7 +21,7 @@ _REREAD_EACH_SCAN: Final = 3
 
 Sight = Literal["all", "names", "own"]
 """Everything, names and command lines only, or only what this daemon's own user runs."""
-_PEOPLE: Final = range(1000, 60514)
+PEOPLE: Final = range(1000, 60514)
 """User ids of those who log in; below are services, above are containers'."""
 
 
@@ -73,7 +73,7 @@ class ProcessTable:
     def sight(self) -> Sight:
         """What of the programs of those who use this machine is seen."""
         # The first process is root's, and there always is one: it is hidden with all others.
-        if "self" in self._inodes and "1" not in self._inodes and self._user not in _PEOPLE:
+        if "self" in self._inodes and "1" not in self._inodes and self._user not in PEOPLE:
             return "own"
         return "names" if self._refused else "all"
 
@@ -84,6 +84,19 @@ class ProcessTable:
     def all(self) -> Collection[ProcessInfo]:
         """Return every process."""
         return self._processes.values()
+
+    def is_ours(self, pid: int, daemon_pid: int, worker_pids: Collection[int]) -> bool:
+        """Return whether a process is the daemon, a worker, or started by one of them."""
+        roots = {daemon_pid, *worker_pids}
+        if pid in roots:
+            return True
+        process = self._processes.get(pid)
+        if process is None:
+            return False
+        # Each worker leads a session, which its children keep even where their parent has ended.
+        if process.session in worker_pids:
+            return True
+        return any(ancestor.pid in roots for ancestor in self.ancestors(process))
 
     def alive(self, process: ProcessInfo) -> bool:
         """Return whether this very process still runs, by a look at it."""
@@ -146,7 +159,7 @@ class ProcessTable:
         # This daemon's rights do not change, so one refusal is enough to know.
         if not self._refused:
             owner = refusing_owner(f"{self._proc}/{pid}")
-            self._refused = owner in _PEOPLE and owner != self._user
+            self._refused = owner in PEOPLE and owner != self._user
 
 
 def _pids(names: Iterable[str]) -> set[int]:

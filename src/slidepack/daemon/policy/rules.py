@@ -79,6 +79,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     windows: tuple[Window, ...] = ()
     """Hours in which training may run; empty is any time."""
+    closed: bool = False
+    """Whether no hour is open, whatever `windows` says, as on a holiday: only jobs that may run at
+    any time train."""
     time_zone: str = ""
     """Of the windows, as `Europe/Berlin`; empty is the system's."""
     finish_within_minutes: float = 20.0

@@ -37,8 +37,8 @@ class WindowState(msgspec.Struct, frozen=True, kw_only=True):
 
 def window_state(policy: Policy, now: float) -> WindowState:
     """Return whether a window is open at `now` (unix seconds), since when and until when."""
-    if not policy.windows:
-        return WindowState(open=True, since=None, until=None)
+    if policy.closed or not policy.windows:
+        return WindowState(open=not policy.closed, since=None, until=None)
     spans = _spans(policy, now)
     for begin, end in spans:
         if begin <= now < end:
@@ -54,20 +54,33 @@ def window_state(policy: Policy, now: float) -> WindowState:
     )
 
 
+def open_spans(policy: Policy, begin: float, end: float) -> list[tuple[float, float]]:
+    """Return when windows are open between two unix times; all of it where there are none."""
+    found: list[tuple[float, float]] = []
+    at = begin
+    while at < end:
+        window = window_state(policy, at)
+        until = end if window.until is None else min(end, window.until)
+        if window.open:
+            found.append((at, until))
+        at = until
+    return found
+
+
 def tonight(policy: Policy, now: float) -> float:
     """Return when `tonight` begins, in unix seconds; never before `now`.
 
     It is the next opening of a window, or `now` inside one. Where there are no windows it is
     23:00, or `now` in the night itself (before 06:00).
     """
-    if policy.windows:
+    if policy.windows or policy.closed:
         state = window_state(policy, now)
         return now if state.open or state.until is None else state.until
     zone = policy_zone(policy)
     clock = datetime.fromtimestamp(now, zone)
     if clock.time() >= _TONIGHT or clock.time() < _MORNING:
         return now
-    return _first_instant(datetime.combine(clock.date(), _TONIGHT), zone)
+    return first_instant(datetime.combine(clock.date(), _TONIGHT), zone)
 
 
 def clock_text(instant: float, now: float, zone: tzinfo) -> str:
@@ -136,12 +149,12 @@ def _spans(policy: Policy, now: float) -> list[tuple[float, float]]:
 
 def _span(window: Window, day: date, zone: tzinfo) -> tuple[float, float]:
     midnight = datetime.combine(day, time())
-    begin = _first_instant(midnight + timedelta(minutes=window.start_minute), zone)
-    end = _first_instant(midnight + timedelta(minutes=window.end_minute), zone)
+    begin = first_instant(midnight + timedelta(minutes=window.start_minute), zone)
+    end = first_instant(midnight + timedelta(minutes=window.end_minute), zone)
     return begin, end
 
 
-def _first_instant(wall: datetime, zone: tzinfo) -> float:
+def first_instant(wall: datetime, zone: tzinfo) -> float:
     """Return the first instant at which the clock shows `wall` or later, in unix seconds."""
     first = wall.replace(tzinfo=zone, fold=0).timestamp()
     if datetime.fromtimestamp(first, zone).replace(tzinfo=None) == wall:

@@ -28,10 +28,22 @@ def drive_kind(root: Path, device: str, numbers: str, fs_type: str) -> DriveKind
         return "network"
     if fs_type in _MEMORY_TYPES:
         return "memory"
+    kinds = [kind_of_disk(disk) for disk in disks_below(root, device, numbers)]
+    return min(kinds, key=_SLOWEST_FIRST.index, default="unknown")
+
+
+def disks_below(root: Path, device: str, numbers: str) -> list[Path]:
+    """Return the drives that do the work below a file system, as folders of `sys`.
+
+    Args:
+        root: the file system's root; holds `sys`.
+        device: the mount's source.
+        numbers: the mount's `major:minor`.
+    """
     block = root / "sys" / "dev" / "block" / numbers
     if not block.exists():
         block = root / "sys" / "class" / "block" / _kernel_name(root, device)
-    return _kind_of_block(root, block.resolve()) if block.exists() else "unknown"
+    return _disks_of(root, block.resolve()) if block.exists() else []
 
 
 def _kernel_name(root: Path, device: str) -> str:
@@ -44,15 +56,19 @@ def _kernel_name(root: Path, device: str) -> str:
     return name
 
 
-def _kind_of_block(root: Path, block: Path) -> DriveKind:
+def _disks_of(root: Path, block: Path) -> list[Path]:
     if (block / "partition").exists():
-        return _kind_of_block(root, block.parent)
+        return _disks_of(root, block.parent)
     below = list_names(block / "slaves")
-    if below:
-        # Encryption, LVM and RAID stack a virtual device on the drives that do the work.
-        classes = root / "sys" / "class" / "block"
-        kinds = [_kind_of_block(root, (classes / name).resolve()) for name in below]
-        return min(kinds, key=_SLOWEST_FIRST.index)
+    if not below:
+        return [block]
+    # Encryption, LVM and RAID stack a virtual device on the drives that do the work.
+    classes = root / "sys" / "class" / "block"
+    return [disk for name in below for disk in _disks_of(root, (classes / name).resolve())]
+
+
+def kind_of_disk(block: Path) -> DriveKind:
+    """Tell the kind of one drive by its folder in `sys`."""
     if block.name.startswith("nvme"):
         return "nvme"
     vendor = (read_text(block / "device" / "vendor") or "").lower()

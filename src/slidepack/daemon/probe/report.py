@@ -18,6 +18,7 @@ from slidepack.daemon.probe.memory import MemoryInfo, read_memory
 from slidepack.daemon.probe.nvidia import NvidiaInfo, Nvml, read_nvidia
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.software import SoftwareInfo, read_software, torch_report_command
+from slidepack.daemon.probe.tier import Tier
 from slidepack.daemon.probe.wsl import WslInfo, read_wsl
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ class HardwareReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     wsl: WslInfo | ProbeProblem
     software: SoftwareInfo | ProbeProblem | None
     """None where the slow software probe was left out."""
+    tier: Tier | ProbeProblem | None = None
+    """None where nobody asked what the settings allow."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

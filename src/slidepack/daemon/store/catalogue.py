@@ -1,11 +1,11 @@
-"""Models and datasets that this machine holds, and the browser sessions."""
+"""Models and datasets that this machine holds."""
 
-import hashlib
 import re
 from typing import Literal
 
 import msgspec
 
+from slidepack.daemon.states import TERMINAL
 from slidepack.daemon.store.database import Database
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.data.report import CheckOptions, DataReport, decode_report
@@ -50,6 +50,19 @@ class DatasetRecord(msgspec.Struct, frozen=True, kw_only=True):
     form: str
     report: DataReport
     created_at: float
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that names a model or a dataset."""
+
+    job_id: int
+    name: str
+    state: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it can never run again."""
+        return self.state in TERMINAL
 
 
 class Catalogue:
@@ -159,13 +172,41 @@ class Catalogue:
         """Forget a model."""
         self._db.execute("DELETE FROM models WHERE id = ?", model_id)
 
-    def uses_of_model(self, model_id: str) -> int:
-        """Return the number of jobs that still need the model."""
-        row = self._db.one(
-            "SELECT COUNT(*) AS uses FROM jobs WHERE model_id = ? AND ended_at IS NULL", model_id
+    def jobs_of_model(self, model_id: str) -> list[Use]:
+        """Return the jobs that train or trained the model, the oldest first."""
+        return self._uses("model_id = ?", model_id)
+
+    def jobs_by_model(self) -> dict[str, int]:
+        """Return how many jobs train or trained each model."""
+        # Each half comes from an index that has the models; the table has long specifications.
+        halves = (
+            f"SELECT model_id, COUNT(*) FROM jobs WHERE ended_at IS {half} GROUP BY model_id"
+            for half in ("NULL", "NOT NULL")
         )
-        assert row is not None
-        return int(row["uses"])
+        found: dict[str, int] = {}
+        for model_id, number in self._db.values(" UNION ALL ".join(halves)):
+            found[model_id] = found.get(model_id, 0) + number
+        return found
+
+    def jobs_of_dataset(self, dataset_id: int) -> list[Use]:
+        """Return the jobs whose specification names the dataset in any part, the oldest first."""
+        # What users typed cannot look like this: quotes in it are escaped.
+        named = f'"dataset_id":"{dataset_id}"'
+        return self._uses("dataset_id = ? OR instr(spec, ?) > 0", dataset_id, named)
+
+    def jobs_by_dataset(self) -> dict[int, list[int]]:
+        """Return the jobs that were queued with each dataset to train on, the newest first."""
+        found: dict[int, list[int]] = {}
+        for row in self._db.query("SELECT id, dataset_id FROM jobs ORDER BY id DESC"):
+            found.setdefault(row["dataset_id"], []).append(row["id"])
+        return found
+
+    def _uses(self, condition: str, *values: object) -> list[Use]:
+        rows = self._db.query(
+            f"SELECT id, name, state FROM jobs WHERE {condition} ORDER BY id",
+            *values,
+        )
+        return [Use(job_id=row["id"], name=row["name"], state=row["state"]) for row in rows]
 
     def reserve_dataset(self, name: str, size: int, source_hash: str, now: float) -> int:
         """Take the next dataset id; `set_dataset_report` completes the row."""
@@ -212,7 +253,7 @@ class Catalogue:
         return _dataset(row)
 
     def find_dataset(
-        self, source_hash: str, options: CheckOptions, suffix: str
+        self, source_hash: str, options: CheckOptions, suffix: str, num_files: int = 1
     ) -> DatasetRecord | None:
         """Return a dataset made of the same bytes, of a like name and read the same way."""
         rows = self._db.query(
@@ -221,7 +262,10 @@ class Catalogue:
         )
         for row in rows:
             dataset = _dataset(row)
-            if dataset.report.options == options and dataset.name.lower().endswith(suffix):
+            files = dataset.report.files
+            first, many = (files[0].name, len(files)) if files else (dataset.name, 1)
+            like = many == num_files and first.lower().endswith(suffix)
+            if like and dataset.report.options == options:
                 return dataset
         return None
 
@@ -229,37 +273,6 @@ class Catalogue:
         """Return all datasets, newest first."""
         rows = self._db.query("SELECT * FROM datasets WHERE report <> '' ORDER BY id DESC")
         return [_dataset(row) for row in rows]
-
-
-class Sessions:
-    """Browser sessions; the database holds only hashes of their tokens."""
-
-    def __init__(self, database: Database) -> None:
-        """Bind the database."""
-        self._db = database
-
-    def add(self, token: str, now: float) -> None:
-        """Record a new session."""
-        self._db.execute("INSERT INTO sessions VALUES (?, ?)", _hash(token), now)
-
-    def known(self, token: str, oldest: float) -> bool:
-        """Return whether the token is a session made after `oldest`."""
-        return (
-            self._db.one(
-                "SELECT 1 FROM sessions WHERE token_hash = ? AND created_at >= ?",
-                _hash(token),
-                oldest,
-            )
-            is not None
-        )
-
-    def expire(self, oldest: float) -> None:
-        """Forget sessions made before `oldest`."""
-        self._db.execute("DELETE FROM sessions WHERE created_at < ?", oldest)
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _model(row: dict[str, object]) -> ModelRecord:

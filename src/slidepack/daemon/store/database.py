@@ -72,6 +72,18 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise self._coded(error) from error
 
+    def values(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows as bare tuples: for many small reads in a row.
+
+        Raises:
+            SlidepackError: DISK-UNWRITABLE or DISK-FULL.
+        """
+        try:
+            storable = [_storable(value) for value in values]
+            return self._connection().conn.execute(sql, storable).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._coded(error) from error
+
     def one(self, sql: str, *values: object) -> Row | None:
         """Return the first row, or None."""
         rows = self.query(sql, *values)

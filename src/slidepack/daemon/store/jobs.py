@@ -6,8 +6,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from slidepack.daemon.states import JOB_STATES, LIVE, TERMINAL, TRANSITIONS, JobState
+from slidepack.daemon.states import LIVE, TERMINAL, TRANSITIONS, JobState
 from slidepack.daemon.store.database import Database, Row
+from slidepack.daemon.store.queue_order import place_jobs
 from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
@@ -179,6 +180,42 @@ class JobStore:
         )
         return [_job(row) for row in waiting + ended]
 
+    def signs(self) -> dict[int, str]:
+        """Return, of each job that has not ended, a text that is another one once it stands
+        otherwise; steps and losses are no part of it."""
+        rows = self._db.query(
+            "SELECT id, state || char(10) || phase || char(10) || COALESCE(wanted, '') || char(10) "
+            "|| COALESCE(error, '') || char(10) || reason AS sign FROM jobs WHERE ended_at IS NULL"
+        )
+        return {row["id"]: row["sign"] for row in rows}
+
+    def waiting_first(self, limit: int) -> list[JobRecord]:
+        """Return the first of the jobs that have no worker yet, in the queue's order."""
+        # Without the hint, SQLite sorts the whole queue, with all that it gathers of each job.
+        rows = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs INDEXED BY jobs_waiting WHERE ended_at IS NULL "
+            "AND state IN ('queued', 'paused', 'draft') ORDER BY priority DESC, position LIMIT ?",
+            limit,
+        )
+        return [_job(row) for row in rows]
+
+    def ended_last(self, limit: int) -> list[JobRecord]:
+        """Return the jobs that ended last, the newest first."""
+        rows = self._db.query(
+            f"SELECT {_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL "
+            "ORDER BY ended_at DESC LIMIT ?",
+            limit,
+        )
+        return [_job(row) for row in rows]
+
+    def counts(self) -> dict[JobState, int]:
+        """Return how many jobs there are in each state; states without any are left out."""
+        # By the index that is in the order of the states: nothing is sorted, no table row is read.
+        rows = self._db.values(
+            "SELECT state, COUNT(*) FROM jobs INDEXED BY jobs_by_state GROUP BY state"
+        )
+        return dict(rows)
+
     def live(self) -> list[JobRecord]:
         """Return the jobs that own a worker."""
         return self._unended(sorted(LIVE))
@@ -197,6 +234,18 @@ class JobStore:
             f"SELECT {_COLUMNS} FROM jobs WHERE sweep_id = ? ORDER BY id", sweep_id
         )
         return [_job(row) for row in rows]
+
+    def listed(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
+        """Return those of the jobs that there are, by id."""
+        wanted = sorted(set(job_ids))
+        marks = ", ".join("?" * len(wanted))
+        rows = self._db.query(f"SELECT {_COLUMNS} FROM jobs WHERE id IN ({marks})", *wanted)
+        return {row["id"]: _job(row) for row in rows}
+
+    def names_unended(self) -> dict[int, str]:
+        """Return the names of the jobs that have not ended, by id."""
+        rows = self._db.values("SELECT id, name FROM jobs WHERE ended_at IS NULL")
+        return dict(rows)
 
     def states_of(self, job_ids: Iterable[int]) -> dict[int, JobState]:
         """Return the states of jobs by id."""
@@ -297,19 +346,24 @@ class JobStore:
 
     def place(self, job_id: int, before: int | None) -> None:
         """Put a job right before another one, with its priority, or at the end of the queue."""
-        unended = self._unended([state for state in JOB_STATES if state not in TERMINAL])
-        order = [job.id for job in unended if job.id != job_id]
-        at = len(order) if before is None else order.index(before)
-        order.insert(at, job_id)
-        neighbour = order[at + 1] if before is not None else order[at - 1] if at else job_id
-        with self._db.transaction():
-            self._db.execute(
-                "UPDATE jobs SET priority = (SELECT priority FROM jobs WHERE id = ?) WHERE id = ?",
-                neighbour,
-                job_id,
-            )
-            for position, listed in enumerate(order, 1):
-                self._db.execute("UPDATE jobs SET position = ? WHERE id = ?", position, listed)
+        place_jobs(self._db, (job_id,), before)
+
+    def set_timing(self, job_id: int, timing: JobTiming) -> None:
+        """Change a job's priority, its earliest time, its deadline and whether windows bind it.
+
+        A promise holds for the deadline that it was made for.
+        """
+        self._db.execute(
+            "UPDATE jobs SET priority = ?, not_before = ?, any_time = ?, "
+            "promised = CASE WHEN deadline IS ? THEN promised ELSE 0 END, deadline = ? "
+            "WHERE id = ?",
+            timing.priority,
+            timing.not_before,
+            timing.any_time,
+            timing.deadline,
+            timing.deadline,
+            job_id,
+        )
 
     def needed_by(self, job_id: int) -> list[int]:
         """Return the jobs that have not ended and go on from this one, or come after it."""

@@ -181,6 +181,23 @@ class RunLog:
                 return True
         return False
 
+    def checkpoints(self, job_id: int, limit: int) -> list[Checkpointed]:
+        """Return what the newest checkpoints of a job told, newest first, deleted ones too.
+
+        Of those that were written to the same place, the newest is told alone.
+        """
+        rows = self._db.query(
+            "SELECT body FROM events INDEXED BY events_type "
+            "WHERE job_id = ? AND type = 'checkpoint' ORDER BY id DESC LIMIT ?",
+            job_id,
+            limit,
+        )
+        told = [msgspec.json.decode(row["body"], type=Checkpointed) for row in rows]
+        newest: dict[str, Checkpointed] = {}
+        for event in told:
+            newest.setdefault(event.path, event)
+        return list(newest.values())
+
     def drop_steps(self, job_id: int, limit: int) -> int:
         """Delete the oldest `progress` events of an ended job, and return how many.
 
@@ -221,6 +238,24 @@ class RunLog:
             "WHERE job_id = ? ORDER BY step",
             job_id,
         )
+
+    def glance(self, job_id: int, points: int) -> list[float | None]:
+        """Return the training loss at `points` steps spread over the run; fewer where it has fewer.
+
+        It looks those steps up, so it costs as much for a long run as for a short one.
+        """
+        rows = self._db.query(
+            "WITH ends AS (SELECT MIN(step) AS low, MAX(step) AS high FROM progress "
+            "WHERE job_id = ?1), "
+            "places(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM places, ends "
+            "WHERE n + 1 < MIN(?2, high - low + 1)) "
+            "SELECT (SELECT loss FROM progress WHERE job_id = ?1 "
+            "AND step >= low + n * (high - low) / MAX(MIN(?2, high - low + 1) - 1, 1) "
+            "ORDER BY step LIMIT 1) AS loss FROM places, ends WHERE high IS NOT NULL",
+            job_id,
+            points,
+        )
+        return [row["loss"] for row in rows]
 
     def evaluations(self, job_id: int) -> list[Row]:
         """Return the held-out losses by step."""

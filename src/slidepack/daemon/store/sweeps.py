@@ -1,5 +1,7 @@
 """Sweeps: what was asked for, and what their members measured."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from slidepack.daemon.store.database import Database, Row
@@ -59,6 +61,12 @@ class SweepStore:
     def list_sweeps(self) -> list[SweepRecord]:
         """Return all sweeps, newest first."""
         return [_record(row) for row in self._db.query("SELECT * FROM sweeps ORDER BY id DESC")]
+
+    def names(self, sweep_ids: Collection[int]) -> dict[int, str]:
+        """Return the names of sweeps, by id."""
+        marks = ", ".join("?" * len(sweep_ids))
+        rows = self._db.values(f"SELECT id, name FROM sweeps WHERE id IN ({marks})", *sweep_ids)
+        return dict(rows)
 
     def of_job(self, job_id: int) -> SweepRecord | None:
         """Return the sweep that a job is a member of, or None."""

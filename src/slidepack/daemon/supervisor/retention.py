@@ -25,8 +25,6 @@ _AGAIN_SECONDS: Final = 60.0
 """Until a folder that refused is tried again."""
 _EVENTS_KEPT_SECONDS: Final = 600.0
 """After a job's end, for pages that were cut off and ask for what they missed."""
-_STATE_KEPT_SECONDS: Final = 30 * 86_400.0
-"""After a LoRA job's end its last checkpoint, with the optimizer's state, can be gone on from."""
 _ORIGINS_EVERY_SECONDS: Final = 60.0
 _EVENTS_AT_ONCE: Final = 5_000
 """Deleted in one transaction: others wait to write meanwhile."""
@@ -46,6 +44,7 @@ class Retention:
         runlog: RunLog,
         folder: Path,
         origins: Origins,
+        state_kept_seconds: float = 30 * 86_400.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -58,6 +57,8 @@ class Retention:
             runlog: what workers reported.
             folder: of all jobs; nothing outside it is ever deleted.
             origins: what jobs go on from.
+            state_kept_seconds: how long after a LoRA job's end its last checkpoint, with the
+                optimizer's state, can be gone on from.
             monotonic: seconds on a clock that nobody sets.
             now: unix time in seconds.
         """
@@ -69,6 +70,7 @@ class Retention:
         self._folder = folder
         self._discarder = Discarder(folder)
         self._origins = origins
+        self._state_kept_seconds = state_kept_seconds
         self._monotonic = monotonic
         self._now = now
         self._origins_due = float("-inf")
@@ -179,7 +181,7 @@ class Retention:
             return 0.0
         if not (Path(job.result) / "adapter").is_dir():
             return 0.0
-        return max(0.0, job.ended_at + _STATE_KEPT_SECONDS - self._now())
+        return max(0.0, job.ended_at + self._state_kept_seconds - self._now())
 
     def _drop_origins(self) -> None:
         if self._monotonic() >= self._origins_due:

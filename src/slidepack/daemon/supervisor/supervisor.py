@@ -111,7 +111,7 @@ class Supervisor:
         with self._tick_lock:
             for pack in self._packs.live():
                 while self._packs.ingest(pack.id, now):
-                    self._changes.bump()
+                    self._changes.bump_events()
             # The last first: lanes that go back to the queue's head keep their order there.
             for attempt in reversed(self._attempts.live()):
                 self._follow(attempt, now)
@@ -211,7 +211,7 @@ class Supervisor:
     def _ingest(self, attempt: AttemptRecord, now: float) -> None:
         current = attempt
         while self._ingest_slice(current, now):
-            self._changes.bump()
+            self._changes.bump_events()
             current = self._attempts.of(attempt.job_id)[attempt.number - 1]
 
     def _ingest_slice(self, attempt: AttemptRecord, now: float) -> bool:

@@ -77,7 +77,7 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
             fix="Use a smaller --micro-tokens, --rows host, or a larger --vram-cap.",
         ) from error
     finally:
-        state.slab.close()
+        state.close()
     return _report(bench, sliding, ceiling, alone=alone, link=link)
 
 
@@ -194,7 +194,7 @@ def _timing(timing: Timing, tokens: int) -> dict[str, Any]:
 def _memory(bench: Bench, sliding: SlidingResult) -> dict[str, Any]:
     state, peak = bench.state, sliding.host_peak_bytes
     # Units that share their storage are there once.
-    homes = {one.master.data_ptr(): one.master.numel() for one in state.states}.values()
+    homes = state.stored_elements
     stored = sum(homes)
     return {
         "vram_peak_bytes": sliding.device_peak_bytes,

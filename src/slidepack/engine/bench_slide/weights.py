@@ -36,7 +36,7 @@ def random_state(
         flat = torch.empty(units[unit].elements, dtype=form.compute_dtype, device=device)
         flat.normal_(std=_STD, generator=generator)
         _set_vectors(flat, unit, shape, last=unit == len(units) - 1)
-        state.weights(unit).copy_(flat)
+        state.assign(unit, 0, {"master": flat.cpu()})
         del flat
     return state
 

@@ -8,12 +8,12 @@ from slidepack.engine.data.masking import encode_prompt
 from slidepack.engine.data.rows import CompletionRow
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
-from slidepack.engine.data.tokenizer_files import (
+from slidepack.engine.data.tokenizer_config import (
     read_object,
     read_special_tokens,
     read_template_source,
-    read_tokenizer,
 )
+from slidepack.engine.data.tokenizer_files import read_tokenizer
 from slidepack.engine.model.loading import eos_ids
 
 __all__ = ["end_ids", "prompt_ids", "voice_tokenizer"]

@@ -107,6 +107,33 @@ class LoraMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="lora"
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
 
+class NvmeUse(Frozen, frozen=True, kw_only=True):
+    """What of a full fine-tuning may lie on drives while it trains."""
+
+    allow: bool = True
+    """Where False, state that does not fit the RAM is a refusal."""
+    folders: tuple[str, ...] = ()
+    """Absolute, one on each drive; empty takes those of the settings."""
+    moments: float | None = None
+    """Share of the optimizer's moments, 0 to 1; None puts as little there as the RAM allows."""
+    master: float | None = None
+    """Share of the master weights, as for `moments`, and at most as much."""
+    rows: float | None = None
+    """Share of the layers' inputs that wait for the backward pass, as for `moments`."""
+
+    def __post_init__(self) -> None:
+        """Refuse shares that are none."""
+        for name in ("moments", "master", "rows"):
+            share = getattr(self, name)
+            _require(share is None or 0.0 <= share <= 1.0, f"{name} is {share}; use 0 to 1")
+        _require(
+            self.master is None or self.moments is None or self.master <= self.moments,
+            f"master is {self.master} and moments is {self.moments}; use at most as much",
+        )
+        for folder in self.folders:
+            _require(folder.startswith("/"), f"folder is {folder}; use an absolute one")
+
+
 class FullMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="full"):
     """Full fine-tuning of every weight, with only a window of layers on the card."""
 
@@ -114,6 +141,8 @@ class FullMethod(Frozen, frozen=True, kw_only=True, tag_field="kind", tag="full"
     """How AdamW's two moments are stored; `auto` takes the most precise form that fits the RAM."""
     optimizer_engine: OptimizerEngine = "auto"
     """Who updates the weights; `auto` shares them out so that both finish together."""
+    nvme: NvmeUse = NvmeUse()
+    """What may lie on drives."""
 
 
 class OptimSpec(Frozen, frozen=True, kw_only=True):

@@ -8,6 +8,42 @@ Residency = Literal["device", "host", "nvme"]
 ActivationPolicy = Literal["keep", "recompute", "offload"]
 
 
+class NvmePlan(Frozen, frozen=True, kw_only=True):
+    """What of a full fine-tuning lies on drives, and the RAM that it passes through.
+
+    Units are numbered as in `sliding.state.units_of`: the layers, the embedding, and the head where
+    it is not tied.
+    """
+
+    folders: tuple[str, ...]
+    """One on each drive; files are striped over them."""
+    moments: tuple[int, ...]
+    """Units whose moments are there."""
+    master: tuple[int, ...]
+    """Units whose master weights are there; only where their moments are."""
+    rows: tuple[int, ...]
+    """Layers whose inputs wait there between forward and backward."""
+    chunk_elements: int
+    """Parameters whose state is moved at once."""
+    state_stages: int
+    """Chunks of state in RAM at once."""
+    weight_stages: int
+    """Layers' weights in RAM at once, on their way to the passes; 0 where no master is there."""
+    row_stages: int
+    """Micro-batches of a layer's inputs in RAM at once; 0 where no rows are there."""
+    held_bytes: int
+    """On the drives while it trains, each once; every checkpoint kept holds the state again."""
+    step_read_bytes: int
+    step_write_bytes: int
+    """Of a step of the longest rows."""
+    rated_write_bytes: float | None = None
+    """What the drives take in their life; None where nobody knows (`engine.drive_wear`)."""
+    rated_source: str = ""
+    """Where that figure is from."""
+    written_bytes: float | None = None
+    """What they had taken before; None where they do not tell."""
+
+
 class FullPlan(Frozen, frozen=True, kw_only=True):
     """What a full fine-tuning needs beside the rest of its plan."""
 
@@ -27,6 +63,8 @@ class FullPlan(Frozen, frozen=True, kw_only=True):
     """Most tokens of a step."""
     longest_row: int
     """Most tokens of one row: a micro-batch holds at least one."""
+    nvme: NvmePlan | None = None
+    """What lies on drives; None where RAM holds everything."""
 
 
 class LaneSlidePlan(Frozen, frozen=True, kw_only=True):

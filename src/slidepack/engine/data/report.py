@@ -52,6 +52,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rows: int
 
 
+class FileReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several files that were read as one."""
+
+    name: str
+    lines_before: int
+    """What its own line numbers have become more by, in the rows and issues of the whole."""
+    rows: int
+    accepted: int
+    rejected: int
+
+
 class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a check found."""
 
@@ -88,6 +99,16 @@ class DataReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Why the verdict is `ask` or `refuse`."""
     options: CheckOptions = msgspec.field(default_factory=CheckOptions)
     """What the user asked for."""
+    files: tuple[FileReport, ...] = ()
+    """In the order of their rows; empty where there is one file."""
+
+    def place(self, line: int) -> tuple[str, int]:
+        """Return the file that a line is in, and which line of it; no name where there is one."""
+        found = "", 0
+        for file in self.files:
+            if line > file.lines_before or not found[0]:
+                found = file.name, file.lines_before
+        return found[0], line - found[1]
 
 
 def decode_report(data: bytes | str) -> DataReport:

@@ -15,13 +15,13 @@ from slidepack.engine.data.named_templates import TemplateChoice, named_template
 from slidepack.engine.data.rows import Turn
 from slidepack.engine.data.template import ChatTemplate
 from slidepack.engine.data.template_limits import TemplateLimitError
-from slidepack.engine.data.tokenizer_files import (
+from slidepack.engine.data.tokenizer_config import (
     broken,
     read_object,
     read_special_tokens,
     read_template_source,
-    read_tokenizer,
 )
+from slidepack.engine.data.tokenizer_files import read_tokenizer
 
 
 class ChatTokenizer:

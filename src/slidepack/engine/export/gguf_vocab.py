@@ -6,7 +6,7 @@ from typing import Any, Final
 from gguf import GGUFWriter, TokenType
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.tokenizer_files import read_object
+from slidepack.engine.data.tokenizer_config import read_object
 from slidepack.engine.export.speech import Speech
 from slidepack.engine.families.gguf_words import BYTES, BYTES_BY_WORDS, DIGITS, PRE_TOKENIZERS
 from slidepack.engine.shape import ModelShape

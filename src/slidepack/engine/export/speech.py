@@ -9,13 +9,13 @@ from tokenizers import Tokenizer
 from slidepack.engine.data.rows import Role, Turn
 from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
-from slidepack.engine.data.tokenizer_files import (
+from slidepack.engine.data.tokenizer_config import (
     broken,
     read_object,
     read_special_tokens,
     read_template_source,
-    read_tokenizer,
 )
+from slidepack.engine.data.tokenizer_files import read_tokenizer
 from slidepack.engine.model.loading import eos_ids
 
 __all__ = ["Speech", "read_speech"]

@@ -9,6 +9,7 @@ from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.optimizer import AsyncOptimizer
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.tier_layout import TIER_CHUNK
 from slidepack.engine.sliding.updates import StepSettings, Updates
 from slidepack.kernels import squared_norm
 
@@ -38,7 +39,8 @@ class TrainedEnds:
             streams: of the run.
             updates: shared with the engines.
             optimizer: takes the gradients; the card's engine renews the weights here by itself.
-            device: where the passes run. On a CPU the weights are the master's own memory.
+            device: where the passes run. On a CPU the weights are the master's own memory, unless
+                that is on a drive.
         """
         self._shape = shape
         self._state = state
@@ -49,8 +51,8 @@ class TrainedEnds:
         self._on_card = device.type != "cpu"
         self._changed: set[int] = set()
         self._weights = {
-            unit: state.weights(unit).to(device, copy=True)
-            if self._on_card
+            unit: _copy(state, unit, device)
+            if self._on_card or state.master_on_tier(unit)
             else state.weights(unit)
             for unit in self._units
         }
@@ -140,7 +142,8 @@ class TrainedEnds:
         grad = self._grads[unit]
         square = squared_norm(grad).double()
         self._changed.add(unit)
-        resident = self._weights[unit] if self._on_card else None
+        apart = self._on_card or self._state.master_on_tier(unit)
+        resident = self._weights[unit] if apart else None
         self._optimizer.submit(
             unit, priority, grad, settings, self._read_until[unit].append, resident
         )
@@ -149,3 +152,13 @@ class TrainedEnds:
     def _table(self, flat: Tensor) -> Tensor:
         vocab, hidden = self._shape.vocab, self._shape.hidden
         return flat[: vocab * hidden].view(vocab, hidden)
+
+
+def _copy(state: TrainState, unit: int, device: torch.device) -> Tensor:
+    """Return a unit's weights on a device, brought there a piece at a time."""
+    elements = state.units[unit].elements
+    found = torch.empty(elements, dtype=state.form.compute_dtype, device=device)
+    for start in range(0, elements, TIER_CHUNK):
+        stop = min(start + TIER_CHUNK, elements)
+        found[start:stop].copy_(state.weights(unit, start, stop))
+    return found

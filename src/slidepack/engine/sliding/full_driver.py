@@ -73,6 +73,7 @@ class FullDriver:
         choices: LayerAttention,
         rows: Callable[[Sequence[PackedBatch]], Rows],
         check_stop: Callable[[], None] = lambda: None,
+        passing_rows: Callable[[Sequence[PackedBatch]], Rows] | None = None,
     ) -> None:
         """Bind the model.
 
@@ -83,11 +84,13 @@ class FullDriver:
             rows: makes the keeper of a step's rows.
             check_stop: called between layers in evaluation, where a pass can be abandoned. A
                 training step has changed weights before it ends, so it is finished.
+            passing_rows: as `rows`, where no backward pass comes; None makes no difference.
         """
         self._shape = shape
         self.window = window
         self._choices = choices
         self._rows = rows
+        self._passing_rows = passing_rows or rows
         self._readback = Readback()
         self._check_stop = check_stop
 
@@ -138,7 +141,7 @@ class FullDriver:
         total, tokens = 0.0, 0
         window.ends.renew()
         for batch in batches:
-            rows = self._rows([batch])
+            rows = self._passing_rows([batch])
             self._forward([batch], rows, keep=False)
             x = rows.get((shape.num_layers, 0))
             hidden = final_hidden(x[batch.predicting], window.ends.final_norm, shape)

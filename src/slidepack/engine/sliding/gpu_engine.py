@@ -3,14 +3,17 @@
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from slidepack.engine.sliding.state import TrainState
+from slidepack.engine.sliding.state_format import named_tensors
 from slidepack.engine.sliding.streams import Lane, Streams
+from slidepack.engine.sliding.tier_chunks import TierChunks
+from slidepack.engine.sliding.upcoming import Upcoming
 from slidepack.engine.sliding.updates import Job, UpdateQueue, Updates
 from slidepack.kernels import ADAMW_BLOCK, AdamWState, adamw
 
@@ -57,6 +60,15 @@ class _Stage:
         self._grad = torch.empty(CHUNK_ELEMENTS, dtype=torch.float32, device=device)
         self.free: torch.cuda.Event | None = None
 
+    def room_for(self, host: AdamWState, elements: int) -> AdamWState:
+        """Return room for so many elements of state; what is on the card already stays there."""
+        rooms = self.state.part(0, elements)
+        found = {
+            name: tensor if tensor.device.type == "cuda" else getattr(rooms, name)
+            for name, tensor in named_tensors(host).items()
+        }
+        return replace(rooms, **found)
+
     def grad_room(self, grad: Tensor) -> Tensor:
         """Return room for a gradient of this dtype and size."""
         return self._grad.view(grad.dtype)[: grad.numel()]
@@ -77,10 +89,24 @@ class GpuEngine:
     """One thread that launches copies and steps; the card's own engines do the work."""
 
     def __init__(
-        self, state: TrainState, updates: Updates, streams: Streams, device: torch.device
+        self,
+        state: TrainState,
+        updates: Updates,
+        streams: Streams,
+        device: torch.device,
+        chunks: TierChunks | None = None,
     ) -> None:
-        """Allocate the stages and start the thread."""
+        """Allocate the stages and start the thread.
+
+        Args:
+            state: what is updated.
+            updates: told of what is done.
+            streams: of the run.
+            device: the card.
+            chunks: of the units that are on drives; None where there are none.
+        """
         self._state = state
+        self._chunks = chunks
         self._updates = updates
         self._streams = streams
         self._device = device
@@ -92,6 +118,7 @@ class GpuEngine:
         """Seconds at work and elements done so far, replaced as one. On a card the last unit is
         counted when the next one has been launched."""
         self._queue = UpdateQueue()
+        self._upcoming = Upcoming(self._queue, chunks)
         self._thread = threading.Thread(target=self._run, name="gpu-adamw", daemon=True)
         self._thread.start()
 
@@ -113,6 +140,8 @@ class GpuEngine:
         """End the thread."""
         self._queue.close()
         self._thread.join()
+        if self._chunks is not None:
+            self._chunks.close()
 
     def _run(self) -> None:
         before: _Span | None = None
@@ -121,10 +150,10 @@ class GpuEngine:
                 torch.cuda.set_device(self._device)
             while True:
                 self._pace()
-                if before is not None and self._queue.is_empty():
+                if before is not None and self._upcoming.is_empty():
                     self._await(before)
                     before = None
-                job = self._queue.take()
+                job = self._upcoming.take()
                 if job is None:
                     return
                 span = self._launch(job)
@@ -167,22 +196,38 @@ class GpuEngine:
         begun = time.perf_counter()
         begin = _now(streams.update_h2d)
         elements = job.grad.numel()
-        for start in range(0, elements, CHUNK_ELEMENTS):
-            self._pace()
-            self._chunk(job, start, min(start + CHUNK_ELEMENTS, elements))
+        on_tier = self._state.layout(job.unit) is not None
+        if on_tier:
+            self._launch_from_tier(job)
+        else:
+            for start in range(0, elements, CHUNK_ELEMENTS):
+                self._pace()
+                stop = min(start + CHUNK_ELEMENTS, elements)
+                whole = self._state.states[job.unit]
+                self._chunk(job, start, stop, whole.part(job.start + start, job.start + stop))
         job.consumed(streams.update.mark())
         done = _now(streams.update_d2h)
         if done is None:
             self._count(time.perf_counter() - begun, elements)
-        self._updates.finish(job.unit, done)
+        if not on_tier:
+            self._updates.finish(job.unit, done)
         return _Span(elements, begin, done)
 
-    def _chunk(self, job: Job, start: int, stop: int) -> None:
+    def _launch_from_tier(self, job: Job) -> None:
+        """Update a unit that is on a drive; it is finished when that has it."""
+        assert self._chunks is not None
+        for chunk in self._chunks.of(job):
+            self._pace()
+            after = self._chunk(job, chunk.start - job.start, chunk.stop - job.start, chunk.state)
+            self._chunks.put(chunk, after)
+            self._upcoming.look()
+
+    def _chunk(self, job: Job, start: int, stop: int, host: AdamWState) -> torch.cuda.Event | None:
+        """Update some elements of a unit; return when their state is back where it came from."""
         streams, settings = self._streams, job.settings
         stage = self._stages[self._next]
         self._next = (self._next + 1) % STAGES
-        host = self._state.states[job.unit].part(job.start + start, job.start + stop)
-        here = stage.state.part(0, stop - start)
+        here = stage.room_for(host, stop - start)
         grad = job.grad[start:stop]
         streams.update_h2d.wait(stage.free)
         with streams.update_h2d.on():
@@ -209,6 +254,7 @@ class GpuEngine:
         with streams.update_d2h.on():
             _copy_state(here, host)
         stage.free = streams.update_d2h.mark()
+        return stage.free
 
 
 def _now(lane: Lane) -> torch.cuda.Event | None:
@@ -230,5 +276,5 @@ def _copy_state(source: AdamWState, target: AdamWState) -> None:
         (source.exp_avg_sq_scale, target.exp_avg_sq_scale),
     )
     for one, other in pairs:
-        if one is not None and other is not None:
+        if one is not None and other is not None and one is not other:
             other.copy_(one, non_blocking=True)

@@ -10,7 +10,7 @@ from slidepack.engine.model.loading import Shards
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.state import TrainState
 
-__all__ = ["fill_state", "state_tensors", "tensor_places"]
+__all__ = ["fill_state", "sized_places", "state_tensors", "tensor_places"]
 
 
 def fill_state(
@@ -35,12 +35,8 @@ def fill_state(
 
 def state_tensors(shape: ModelShape, state: TrainState) -> Iterator[tuple[str, Tensor]]:
     """Yield the model's tensors as the passes read them, under their Hugging Face names."""
-    for unit, tensors in enumerate(_layout(shape)):
-        start = 0
-        for name, size in tensors.items():
-            count = math.prod(size)
-            yield name, state.weights(unit)[start : start + count].view(size)
-            start += count
+    for name, size, (unit, start, count) in sized_places(shape):
+        yield name, state.weights(unit, start, start + count).view(size)
 
 
 def tensor_places(shape: ModelShape) -> dict[str, tuple[int, int, int]]:
@@ -48,13 +44,18 @@ def tensor_places(shape: ModelShape) -> dict[str, tuple[int, int, int]]:
 
     In the order of the units.
     """
-    places: dict[str, tuple[int, int, int]] = {}
+    return {name: place for name, _, place in sized_places(shape)}
+
+
+def sized_places(
+    shape: ModelShape,
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, int, int]]]:
+    """Yield each tensor's name, its size, and its place as `tensor_places` has it."""
     for unit, tensors in enumerate(_layout(shape)):
         start = 0
         for name, size in tensors.items():
-            places[name] = unit, start, math.prod(size)
+            yield name, size, (unit, start, math.prod(size))
             start += math.prod(size)
-    return places
 
 
 def _layout(shape: ModelShape) -> Iterator[dict[str, tuple[int, ...]]]:

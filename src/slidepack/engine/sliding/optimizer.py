@@ -35,14 +35,16 @@ class SharedUnit:
 
     unit: int
     cut: int
-    """The CPU updates the elements before this one, a multiple of a block of 8-bit moments."""
+    """The CPU updates the elements before this one, a multiple of `grain`."""
     room: Tensor
     """Host memory for their gradient."""
+    grain: int = ADAMW_BLOCK
+    """Elements that are updated together: a block of 8-bit moments, or a chunk on a drive."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
         """The CPU's elements in pieces: it begins with one while the next is on its way."""
-        step = -(-self.cut // _CPU_PIECES // ADAMW_BLOCK) * ADAMW_BLOCK
+        step = -(-self.cut // _CPU_PIECES // self.grain) * self.grain
         return [(start, min(start + step, self.cut)) for start in range(0, self.cut, step)]
 
 
@@ -59,6 +61,7 @@ class AsyncOptimizer:
         host_slots: SlotPool | None,
         waiting: Sequence[Tensor] | None,
         shared: SharedUnit | None = None,
+        on_tier: frozenset[int] = frozenset(),
     ) -> None:
         """Bind the engines.
 
@@ -70,6 +73,7 @@ class AsyncOptimizer:
             host_slots: room for gradients on their way to the CPU, of the largest unit there.
             waiting: with clipping, room in host memory for every unit's gradient; else None.
             shared: a unit that both engines update, each its part.
+            on_tier: units whose weights are on a drive: either engine renews those on the card.
         """
         self._updates = updates
         self._streams = streams
@@ -78,6 +82,7 @@ class AsyncOptimizer:
         self._host_slots = host_slots
         self._waiting = waiting
         self._shared = shared
+        self._on_tier = on_tier
         self._held: list[Job] = []
         self._on_host: dict[int, slice] = {}
         self._rehearsing = False
@@ -133,7 +138,7 @@ class AsyncOptimizer:
 
     def on_host(self, unit: int) -> slice:
         """Return the elements of a unit that the CPU updated last: the card has old ones."""
-        return self._on_host.get(unit, slice(0, 0))
+        return slice(0, 0) if unit in self._on_tier else self._on_host.get(unit, slice(0, 0))
 
     def _pieces(self, job: Job) -> list[tuple[Job, EngineName]]:
         shared = self._shared

@@ -11,13 +11,17 @@ from typing import Final, Protocol, Self
 import torch
 from torch import Tensor
 
+from slidepack.engine.sliding.read_ahead import wait_over
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.tier_rows import RowReading, TierRows
 
-__all__ = ["GRADIENT", "DeviceRows", "HostRows", "Rows"]
+__all__ = ["GRADIENT", "ROW_BUFFERS", "DeviceRows", "HostRows", "Rows"]
 
 GRADIENT: Final = -1
 """Level of the gradient."""
+
+ROW_BUFFERS: Final = 6
 
 Key = tuple[int, int]
 """(level, micro-batch): level i is the input of layer i, level L the last layer's output, and
@@ -80,6 +84,10 @@ class _Buffer:
     filled: torch.cuda.Event | None = None
     free: torch.cuda.Event | None = None
     used: bool = False
+    stage: Tensor | None = None
+    """Where rows from a drive come first."""
+    reading: RowReading | None = None
+    """Rows that are not in the buffer yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +119,8 @@ class HostRows:
         dtype: torch.dtype,
         device: torch.device,
         streams: Streams,
-        buffers: int = 6,
+        buffers: int = ROW_BUFFERS,
+        tier: TierRows | None = None,
     ) -> None:
         """Allocate the slab and the buffers on the card.
 
@@ -124,21 +133,39 @@ class HostRows:
             device: where the passes run.
             streams: of the run.
             buffers: micro-batches on their way to the card or being read there.
+            tier: keeps the inputs of some layers on a drive, with as many readers as there are
+                buffers; closed with this. None keeps all in the slab.
         """
-        elements = (levels + 1) * max_tokens * width
+        self._tier = tier
+        self._kept = True
+        on_tier = {} if tier is None else tier.levels
+        # The gradient takes the last place.
+        kept = [level for level in range(levels + 1) if level not in on_tier]
+        self._places = {level: place for place, level in enumerate(kept)} | {
+            GRADIENT: len(kept) - 1
+        }
+        elements = len(kept) * max_tokens * width
         self.slab = Slab(Slab.padded(elements * dtype.itemsize), pin=device.type == "cuda")
-        self._host = self.slab.take(elements, dtype).view(levels + 1, max_tokens, width)
+        self._host = self.slab.take(elements, dtype).view(len(kept), max_tokens, width)
         self._bounds: tuple[int, ...] = (0,)
         self._buffers = [
             _Buffer(torch.empty((max_micro_tokens, width), dtype=dtype, device=device))
             for _ in range(buffers)
         ]
+        if tier is not None:
+            for buffer, stage in zip(self._buffers, tier.read_stages, strict=True):
+                buffer.stage = stage
         self._streams = streams
         self._outgoing: list[_Outgoing] = []
         self._puts = 0
 
-    def begin(self, micro_tokens: Sequence[int]) -> Self:
+    def begin(self, micro_tokens: Sequence[int], *, kept: bool = True) -> Self:
         """Begin a step of micro-batches of these sizes; nothing of the last one is kept.
+
+        Args:
+            micro_tokens: of each.
+            kept: a backward pass will come; else rows are read by the next layer alone, and a drive
+                is spared them.
 
         Raises:
             ValueError: they do not fit.
@@ -152,8 +179,11 @@ class HostRows:
         while self._outgoing:
             self._settle(self._outgoing[0])
         for buffer in self._buffers:
-            buffer.key, buffer.used = None, False
+            self._empty(buffer)
         self._bounds = bounds
+        self._kept = kept
+        if self._tier is not None:
+            self._tier.begin(bounds)
         return self
 
     def put(self, key: Key, rows: Tensor) -> None:
@@ -161,10 +191,22 @@ class HostRows:
         self.drop(key)
         d2h = self._streams.rows_d2h
         d2h.wait(self._streams.compute.mark())
+        on_tier = self._is_on_tier(key)
+        if on_tier and not self._kept:
+            self._add_outgoing(key, rows, self._streams.compute.mark())
+            return
+        place = self._stage(rows) if on_tier else self._place(key)
         with d2h.on():
-            self._place(key).copy_(rows, non_blocking=True)
+            place.copy_(rows, non_blocking=True)
+        done = d2h.mark()
+        if on_tier:
+            assert self._tier is not None
+            self._tier.put(*key, after=done)
+        self._add_outgoing(key, rows, done)
+
+    def _add_outgoing(self, key: Key, rows: Tensor, done: torch.cuda.Event | None) -> None:
         self._puts += 1
-        self._outgoing.append(_Outgoing(key, rows, d2h.mark(), self._puts))
+        self._outgoing.append(_Outgoing(key, rows, done, self._puts))
         if len(self._outgoing) > len(self._buffers):
             self._settle(min(self._outgoing[:-1], key=self._rank))
 
@@ -189,6 +231,10 @@ class HostRows:
             assert buffer is not None, "every buffer is being read"
             self._fill(buffer, key)
         buffer.used = True
+        if buffer.reading is not None:
+            rows = buffer.reading.wait(buffer.rows.dtype, buffer.rows.shape[1])
+            buffer.reading = None
+            self._copy_in(buffer, rows)
         self._streams.compute.wait(buffer.filled)
         start, stop = self._bounds[key[1]], self._bounds[key[1] + 1]
         return buffer.rows[: stop - start]
@@ -200,7 +246,7 @@ class HostRows:
             outgoing.read, outgoing.soon = True, False
         buffer = self._find(key)
         if buffer is not None:
-            buffer.key, buffer.used = None, False
+            self._empty(buffer)
             buffer.free = self._streams.compute.mark()
             # To the end: what has been free for longest is filled next, as a fill waits for the
             # pass that read its buffer.
@@ -224,13 +270,42 @@ class HostRows:
         return next((buffer for buffer in self._buffers if buffer.key is None), None)
 
     def _fill(self, buffer: _Buffer, key: Key) -> None:
+        if self._is_on_tier(key):
+            assert self._tier is not None
+            assert buffer.stage is not None
+            # What was read there before is on the card then.
+            buffer.reading = self._tier.read(*key, buffer.stage, after=buffer.filled)
+        else:
+            self._copy_in(buffer, self._place(key))
+        buffer.key, buffer.used = key, False
+
+    def _copy_in(self, buffer: _Buffer, rows: Tensor) -> None:
         h2d = self._streams.rows_h2d
         h2d.wait(buffer.free)
-        place = self._place(key)
         with h2d.on():
-            buffer.rows[: place.shape[0]].copy_(place, non_blocking=True)
+            buffer.rows[: rows.shape[0]].copy_(rows, non_blocking=True)
         buffer.filled = h2d.mark()
-        buffer.key, buffer.used = key, False
+
+    def _empty(self, buffer: _Buffer) -> None:
+        """Let a buffer go; rows that nobody came for are read to their end first."""
+        if buffer.reading is not None:
+            wait_over([buffer.reading.pending])
+        buffer.key, buffer.used, buffer.reading = None, False, None
+
+    def close(self) -> None:
+        """Give pinned memory back, once nothing is under way."""
+        for buffer in self._buffers:
+            self._empty(buffer)
+        if self._tier is not None:
+            self._tier.close()
+        self.slab.close()
+
+    def _is_on_tier(self, key: Key) -> bool:
+        return self._tier is not None and key[0] in self._tier.levels
+
+    def _stage(self, rows: Tensor) -> Tensor:
+        assert self._tier is not None
+        return self._tier.room()[: rows.nbytes].view(rows.dtype).view(rows.shape)
 
     def _rank(self, one: _Outgoing) -> tuple[bool, bool, bool, int]:
         """Order what was put by how well the card can do without it."""
@@ -245,4 +320,4 @@ class HostRows:
 
     def _place(self, key: Key) -> Tensor:
         level, micro = key
-        return self._host[level, self._bounds[micro] : self._bounds[micro + 1]]
+        return self._host[self._places[level], self._bounds[micro] : self._bounds[micro + 1]]

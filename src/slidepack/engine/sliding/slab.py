@@ -45,21 +45,27 @@ class Slab:
             self._unpin.atexit = False
 
     @staticmethod
-    def padded(num_bytes: int) -> int:
+    def padded(num_bytes: int, alignment: int = _ALIGNMENT) -> int:
         """Return the bytes that a tensor of this size takes in a slab."""
-        return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return -(-num_bytes // alignment) * alignment
 
-    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+    def take(self, elements: int, dtype: torch.dtype, *, alignment: int = _ALIGNMENT) -> Tensor:
         """Carve a flat tensor.
+
+        Args:
+            elements: its length.
+            dtype: of an element.
+            alignment: bytes, up to a page: its address is a multiple, and the next tensor begins
+                at one. Where a slab mixes them, what is taken widest first wastes nothing.
 
         Raises:
             ValueError: the slab is used up.
         """
         size = elements * dtype.itemsize
-        start = self._used
+        start = self.padded(self._used, alignment)
         if start + size > self._bytes.numel():
             raise ValueError(f"the slab of {self._bytes.numel()} bytes is used up at {start}")
-        self._used += self.padded(size)
+        self._used = start + self.padded(size, alignment)
         # Not a view of the whole: autograd would take a write to one tensor for one to all.
         return torch.frombuffer(self._map, dtype=dtype, count=elements, offset=start)
 

@@ -149,10 +149,18 @@ class UpdateQueue:
             self._changed.wait_for(lambda: self._closed or bool(self._jobs))
             if self._closed:
                 return None
-            landed = [job for job in self._jobs if job.has_landed()]
-            job = min(landed) if landed else self._jobs[0]
-            self._jobs.remove(job)
-            return job
+            return self._next()
+
+    def _next(self) -> Job:
+        landed = [job for job in self._jobs if job.has_landed()]
+        job = min(landed) if landed else self._jobs[0]
+        self._jobs.remove(job)
+        return job
+
+    def poll(self) -> Job | None:
+        """Return what `take` would, or None where it would wait."""
+        with self._changed:
+            return None if self._closed or not self._jobs else self._next()
 
     def is_empty(self) -> bool:
         """Return whether `take` would wait."""

@@ -7,7 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from slidepack.engine.nvme.files import padded
+from slidepack.engine.sliding.read_ahead import make_stages
 from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.tier_weights import Coming, TierWeights
 
 __all__ = ["WeightRing", "Weights"]
 
@@ -33,6 +36,8 @@ class Weights(Protocol):
 
 @dataclass(slots=True)
 class _Slot:
+    room: Tensor
+    """uint8, with what a file's padding takes."""
     flat: Tensor
     layer: int | None = None
     """Whose weights it holds or is being filled with."""
@@ -41,6 +46,8 @@ class _Slot:
     free: torch.cuda.Event | None = None
     """When the pass that read it last is done."""
     last_use: int = 0
+    coming: Coming | None = None
+    """Where it is being filled from a drive, until that was waited for."""
 
 
 class WeightRing:
@@ -57,6 +64,7 @@ class WeightRing:
         source: Callable[[int], Tensor],
         ready: Callable[[int], bool],
         await_ready: Callable[[int], None],
+        tier: TierWeights | None = None,
     ) -> None:
         """Allocate the slots.
 
@@ -69,11 +77,18 @@ class WeightRing:
             source: returns a layer's weights in host memory.
             ready: whether a layer's update is done, so that a copy would not wait.
             await_ready: makes the h2d lane wait for a layer's update, the host too if need be.
+            tier: reads the layers that are on drives; None where there are none.
         """
         # Each its own tensor: autograd would take a fill of one slot for a change of all.
-        self._slots = [
-            _Slot(torch.empty(elements, dtype=dtype, device=device)) for _ in range(slots)
-        ]
+        self._stages = make_stages(
+            slots,
+            padded(elements * dtype.itemsize),
+            pin=False,
+            device=None if device.type == "cpu" else device,
+        )
+        size = elements * dtype.itemsize
+        self._slots = [_Slot(room, room[:size].view(dtype)) for room in self._stages.rooms]
+        self._tier = tier
         self._streams = streams
         self._source = source
         self._ready = ready
@@ -95,6 +110,8 @@ class WeightRing:
             assert slot is not None, "every slot is held"
             self._fill(slot, layer)
         slot.held = True
+        if slot.coming is not None:
+            slot.filled, slot.coming = slot.coming.wait(), None
         self._uses += 1
         slot.last_use = self._uses
         self._streams.compute.wait(slot.filled)
@@ -137,10 +154,17 @@ class WeightRing:
 
     def _fill(self, slot: _Slot, layer: int) -> None:
         h2d = self._streams.h2d
+        if slot.coming is not None:
+            # Nobody came for it.
+            slot.coming.wait()
+        slot.layer, slot.coming = None, None
         self._await_ready(layer)
-        h2d.wait(slot.free)
-        with h2d.on():
-            slot.flat.copy_(self._source(layer), non_blocking=True)
-        slot.filled = h2d.mark()
+        if self._tier is not None and self._tier.has(layer):
+            slot.coming = self._tier.fill(layer, slot.room, slot.free)
+        else:
+            h2d.wait(slot.free)
+            with h2d.on():
+                slot.flat.copy_(self._source(layer), non_blocking=True)
+            slot.filled = h2d.mark()
         slot.layer = layer
         slot.last_use = 0

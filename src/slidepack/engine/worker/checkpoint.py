@@ -12,7 +12,7 @@ from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_fold
 from slidepack.engine.worker.trainee import Trainee
 from slidepack.engine.worker.watchdog import Vitals
 
-_KEPT: Final = 2
+KEPT: Final = 2
 _STATE: Final = "state.json"
 
 
@@ -93,7 +93,7 @@ def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Pa
 def _remove_old(newest_first: list[Path]) -> None:
     """Remove all but the last two, and the newest one to go on from after a divergence."""
     good = next((path for path in newest_first if _is_healthy(path)), None)
-    for old in newest_first[_KEPT:]:
+    for old in newest_first[KEPT:]:
         if old != good:
             shutil.rmtree(old)
 

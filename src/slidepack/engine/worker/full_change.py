@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.load_state import state_tensors
+from slidepack.engine.sliding.load_state import sized_places
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.worker.learning import Change
 from slidepack.kernels import split_master
@@ -29,9 +29,15 @@ class _Trained:
 
     name: str
     size: tuple[int, ...]
-    plane: Tensor
-    """As the passes read it, and as the result holds it."""
-    remainder: Tensor | None
+    state: TrainState
+    unit: int
+    start: int
+    """First element in the unit."""
+
+    def part(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        """Return some of its elements as the passes read them and as the result holds them, and
+        the remainders where the master is split."""
+        return self.state.master(self.unit, self.start + start, self.start + stop)
 
 
 def compare_with_start(
@@ -64,15 +70,8 @@ def compare_with_start(
 
 
 def _tensors(shape: ModelShape, state: TrainState) -> Iterator[_Trained]:
-    unit = start = 0
-    for name, view in state_tensors(shape, state):
-        end = start + view.numel()
-        remainder = state.states[unit].remainder
-        part = None if remainder is None else remainder[start:end]
-        yield _Trained(name, tuple(view.shape), view.reshape(-1), part)
-        start = end
-        if end == state.units[unit].elements:
-            unit, start = unit + 1, 0
+    for name, size, (unit, start, _) in sized_places(shape):
+        yield _Trained(name, size, state, unit, start)
 
 
 def _compare(began: Tensor, trained: _Trained) -> tuple[bool, bool]:
@@ -81,14 +80,14 @@ def _compare(began: Tensor, trained: _Trained) -> tuple[bool, bool]:
     flat = began.reshape(-1)
     for start in range(0, flat.numel(), _PIECE):
         plane = flat[start : start + _PIECE].float()
-        part = slice(start, start + plane.numel())
-        if trained.remainder is not None:
+        now, rest = trained.part(start, start + plane.numel())
+        if rest is not None:
             plane, remainder = split_master(plane)
-            differs |= not torch.equal(remainder, trained.remainder[part])
-        if torch.equal(plane, trained.plane[part]):
+            differs |= not torch.equal(remainder, rest)
+        if torch.equal(plane, now):
             continue
         differs = True
         # No step is too small for a weight that was 0, as biases and unused rows often are.
-        if bool(((plane != trained.plane[part]) & (plane != 0)).any()):
+        if bool(((plane != now) & (plane != 0)).any()):
             return True, True
     return False, differs

@@ -3,12 +3,14 @@
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import torch
 
 from slidepack.engine.contract.job import ContinueRef, OptimSpec
-from slidepack.engine.contract.plan import RunPlan
+from slidepack.engine.contract.plan import FullPlan, RunPlan
+from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.folder import write_model_folder
 from slidepack.engine.importer.fingerprint import content_hash
@@ -29,9 +31,9 @@ from slidepack.engine.sliding.updates import StepSettings
 from slidepack.engine.worker.full_change import Source, compare_with_start
 from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.learning import Change
+from slidepack.engine.worker.tier import TierFolders, tier_setup
 from slidepack.engine.worker.unit_files import (
     UnitWeights,
-    named_tensors,
     read_units,
     take_units,
     write_units,
@@ -55,6 +57,7 @@ class FullTrainee:
         check_stop: Callable[[], None],
         tighter: Callable[[RunPlan], RunPlan | None],
         warn: Callable[[str, str], None],
+        folders: TierFolders | None = None,
     ) -> None:
         """Bind a state that is filled with the base's weights.
 
@@ -68,14 +71,12 @@ class FullTrainee:
             check_stop: may raise where an evaluation can be abandoned.
             tighter: returns a smaller plan, or None where there is none.
             warn: reports a code and a sentence.
+            folders: of what is on drives; let go of with this. None where nothing is.
         """
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
         self.trainable_params = shape.total_params
-        self.checkpoint_bytes = sum(
-            tensor.nbytes for one in state.states for tensor in named_tensors(one).values()
-        )
-        self.result_bytes = sum(one.master.nbytes for one in state.states)
+        self.result_bytes = sum(unit.elements for unit in state.units) * self.dtype.itemsize
         # Without clipping nothing waits for the norm.
         self.applies_bad_steps = optim.clip_norm <= 0.0
         self.carried_steps = 0
@@ -87,7 +88,15 @@ class FullTrainee:
         self._plan = plan
         self._tighter = tighter
         self._warn = warn
+        self._folders = folders
         self._built: FullTrainer | None = None
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What `save` writes; a link takes no room."""
+        tier = self._state.tier
+        copied = tier.bytes if tier is not None and tier.copied else 0
+        return self._state.ram_bytes + copied
 
     @property
     def _trainer(self) -> FullTrainer:
@@ -157,6 +166,7 @@ class FullTrainee:
             clip=self._optim.clip_norm > 0.0,
             cpu_threads=plan.cpu_threads,
             cache=platformdirs.user_cache_path("slidepack") / "native",
+            **_tier_options(full, self.shape),
         )
         return build_full(self.shape, self._state, setup, self._check_stop)
 
@@ -258,6 +268,7 @@ class FullTrainee:
         try:
             read_units(self._state, folder, digest)
         except (OSError, ValueError):
+            # The part that was read may be all that is wrong.
             self._state.clear_moments()
             if self._origin is None:
                 fill_state(self._base, self.shape, self._state)
@@ -282,7 +293,7 @@ class FullTrainee:
     def is_finite(self) -> bool:
         """Return whether every weight is a number."""
         self._trainer.updates.drain()
-        return all(bool(torch.isfinite(s.master).all()) for s in self._state.states)
+        return self._state.is_finite(self._check_stop)
 
     def change(self) -> Change:
         """Return what differs from the base, tensor by tensor."""
@@ -315,7 +326,9 @@ class FullTrainee:
         """End the engines and give pinned memory back."""
         if self._built is not None:
             self._built.close()
-        self._state.slab.close()
+        self._state.close()
+        if self._folders is not None:
+            self._folders.close()
 
 
 def load_full(
@@ -327,17 +340,35 @@ def load_full(
     check_stop: Callable[[], None],
     tighter: Callable[[ModelShape, RunPlan], RunPlan | None],
     warn: Callable[[str, str], None],
+    run: RunFolder | None = None,
 ) -> FullTrainee:
     """Read a model into host memory, layer by layer, and start the optimizer's engines.
 
+    Args:
+        folder: of the model.
+        plan: how the machine is used.
+        optim: AdamW's settings.
+        device: where the passes run.
+        on_layer: called with (layers done, layers in all); may raise to stop the load.
+        check_stop: may raise where an evaluation can be abandoned.
+        tighter: returns a smaller plan, or None where there is none.
+        warn: reports a code and a sentence.
+        run: whose checkpoints what is on drives is linked to; needed where the plan has drives.
+
     Raises:
-        SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN.
+        SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN, DISK-FULL,
+            DISK-UNWRITABLE, DISK-FAILED.
         OSError: the memory is not there.
     """
     assert plan.full is not None
     shape = read_shape(folder)
     form = StateFormat(split=plan.precision == "bf16", moments=plan.full.moments)
-    state = TrainState(units_of(shape), form, pin=device.type == "cuda")
+    folders, tier = None, None
+    if plan.full.nvme is not None:
+        assert run is not None
+        folders = TierFolders(tuple(map(Path, plan.full.nvme.folders)), run.root.parent)
+        tier = tier_setup(plan, device, run, folders)
+    state = TrainState(units_of(shape), form, pin=device.type == "cuda", tier=tier)
     fill_state(folder, shape, state, on_layer)
     return FullTrainee(
         folder,
@@ -349,4 +380,20 @@ def load_full(
         check_stop,
         functools.partial(tighter, shape),
         warn,
+        folders,
     )
+
+
+def _tier_options(full: FullPlan, shape: ModelShape) -> dict[str, Any]:
+    """Return what a trainer is told of the drives."""
+    nvme = full.nvme
+    if nvme is None:
+        return {}
+    pieces = -(-shape.layer_params // nvme.chunk_elements)
+    engines = 2 if full.engine == "auto" else 1
+    return {
+        "state_stages": nvme.state_stages // engines,
+        "weight_stages": nvme.weight_stages * pieces,
+        "tier_rows": frozenset(nvme.rows),
+        "row_stages": nvme.row_stages,
+    }

@@ -86,6 +86,7 @@ class Run:
                     self._stop.check,
                     self._tighten,
                     attempt.warn,
+                    self._folder,
                 )
 
     def _tighten(self, shape: ModelShape, plan: RunPlan) -> RunPlan | None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import torch
 from torch import Tensor
 
-__all__ = ["read_tensors", "write_tensors"]
+__all__ = ["file_digest", "read_tensors", "write_tensors"]
 
 _NAMES: Final = {
     torch.float64: "F64",
@@ -70,6 +70,16 @@ def read_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
         if file.read(1):
             raise ValueError(f"{path.name} is longer than its tensors")
     return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file, as `write_tensors` and `read_tensors` do.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:

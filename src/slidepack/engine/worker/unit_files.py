@@ -1,53 +1,122 @@
 """The tensor files of a full fine-tuning's checkpoint, one a unit, read in whatever form they are.
 
 A run resumes its own in place. Who continues another run may hold its weights in another form: on a
-card as a bf16 plane and a remainder, on a CPU in fp32. These say the same, and are converted.
+card as a bf16 plane and a remainder, on a CPU in fp32. These say the same, and are converted; and
+what was in RAM may be on a drive now, or the other way round.
 """
 
 import hashlib
-import json
-import struct
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.load_state import tensor_places
-from slidepack.engine.sliding.state import MomentFormat, StateFormat, TrainState, Unit
-from slidepack.engine.worker.tensor_file import read_tensors, write_tensors
-from slidepack.kernels import AdamWState
+from slidepack.engine.sliding.state import TrainState, Unit
+from slidepack.engine.sliding.state_format import named_tensors
+from slidepack.engine.worker.stored_unit import (
+    StoredUnit,
+    TierRecord,
+    TierUnit,
+    read_tier_record,
+    tier_paths,
+    unit_path,
+    write_tier_record,
+)
+from slidepack.engine.worker.tensor_file import file_digest, read_tensors, write_tensors
+from slidepack.kernels import join_master
 
-__all__ = ["UnitWeights", "named_tensors", "read_units", "take_units", "write_units"]
+__all__ = ["UnitWeights", "read_units", "take_units", "write_units"]
 
-_MOMENTS: Final[dict[str, MomentFormat]] = {"F32": "fp32", "BF16": "bf16", "I8": "int8"}
-_LONGEST_HEADER: Final = 1 << 20
+_NONE: Final = TierUnit(master=False, moments=False)
 
 
 def write_units(state: TrainState, folder: Path) -> str:
-    """Write each unit's state as it is in memory; return the digest of the files.
+    """Write each unit's state as it is; return the digest of the files.
+
+    What is on drives is linked where the file system can, not copied.
 
     Raises:
         OSError: the disk refused.
+        SlidepackError: a drive did.
     """
     digest = hashlib.sha256()
     for index, one in enumerate(state.states):
-        digest.update(write_tensors(_file(folder, index), named_tensors(one)).encode())
+        tensors = named_tensors(one)
+        if tensors:
+            digest.update(write_tensors(unit_path(folder, index), tensors).encode())
+    record = _record_of(state)
+    if record is not None:
+        assert state.tier is not None
+        for index in range(len(state.units)):
+            if state.tier.has(index):
+                state.tier.link(index, tier_paths(folder, index, record.stripes))
+        digest.update(write_tier_record(folder, record))
     return digest.hexdigest()
 
 
+def _record_of(state: TrainState) -> TierRecord | None:
+    """Return how what is on drives lies there; None where nothing is."""
+    layouts = [state.layout(unit) for unit in range(len(state.units))]
+    if state.tier is None or not any(layouts):
+        return None
+    return TierRecord(
+        chunk=state.tier.chunk,
+        stripes=state.tier.stripes,
+        split=state.form.split,
+        moments=state.form.moments,
+        elements=tuple(unit.elements for unit in state.units),
+        units=tuple(
+            _NONE if one is None else TierUnit(one.parts.master, one.parts.moments)
+            for one in layouts
+        ),
+    )
+
+
 def read_units(state: TrainState, folder: Path, digest: str) -> None:
-    """Read each unit's state in place, in the form that it has in memory.
+    """Read each unit's state in place, wherever that is and wherever it was.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: they are damaged, or of another form; a part of the state may be overwritten.
+        SlidepackError: a drive failed.
     """
+    record, data = read_tier_record(folder)
     found = hashlib.sha256()
     for index, one in enumerate(state.states):
-        found.update(read_tensors(_file(folder, index), named_tensors(one)).encode())
+        path = unit_path(folder, index)
+        if record is None or record.layout(index) is None or path.exists():
+            same = state.layout(index) is None and (record is None or record.layout(index) is None)
+            if same:
+                found.update(read_tensors(path, named_tensors(one)).encode())
+                continue
+            found.update(file_digest(path).encode())
+        _take_unit(state, index, folder, record)
+    found.update(data)
     _compare(found.hexdigest(), digest)
+
+
+def _take_unit(state: TrainState, index: int, folder: Path, record: TierRecord | None) -> None:
+    """Fill a unit some of which is, or was, on a drive."""
+    layout = state.layout(index)
+    stored = None if record is None else record.layout(index)
+    with StoredUnit(folder, index, state.units[index].elements) as unit:
+        if unit.form != state.form:
+            raise ValueError(f"unit {index} is stored in another form")
+        adopted = layout is not None and layout == stored and _adopt(state, index, folder, record)
+        for start, values in unit.pieces() if not adopted else unit.pieces_in_ram():
+            state.assign(index, start, values)
+
+
+def _adopt(state: TrainState, index: int, folder: Path, record: TierRecord | None) -> bool:
+    """Take a unit's file as it is, where the file system can link it; return whether it did."""
+    assert state.tier is not None
+    if record is None or record.stripes != state.tier.stripes:
+        return False
+    return state.tier.adopt(index, tier_paths(folder, index, record.stripes))
 
 
 def take_units(state: TrainState, folder: Path, digest: str, *, moments: bool) -> None:
@@ -62,18 +131,29 @@ def take_units(state: TrainState, folder: Path, digest: str, *, moments: bool) -
     Raises:
         OSError: a file cannot be read.
         ValueError: they are damaged, or of another model.
-        SlidepackError: RUN-CHECKPOINT-OTHER-JOB: the moments are stored in another form.
+        SlidepackError: RUN-CHECKPOINT-OTHER-JOB: the moments are stored in another form; or a drive
+            failed.
     """
-    if moments:
-        _check_moments(state, folder)
-    found = hashlib.sha256()
+    _compare(_digest_of(folder, len(state.units)), digest)
     for index, unit in enumerate(state.units):
-        with _Room(unit, folder, index) as room:
-            found.update(room.digest.encode())
-            state.write(index, 0, room.state.read(0, 0, unit.elements))
+        with StoredUnit(folder, index, unit.elements) as stored:
             if moments:
-                _copy_moments(room.state.states[0], state.states[index])
-    _compare(found.hexdigest(), digest)
+                _check_moments(state, stored, folder)
+            for start, values in stored.pieces():
+                state.write(index, start, _fp32(values))
+                if moments:
+                    state.assign(index, start, _moments_of(values))
+
+
+def _digest_of(folder: Path, units: int) -> str:
+    record, data = read_tier_record(folder)
+    found = hashlib.sha256()
+    for index in range(units):
+        path = unit_path(folder, index)
+        if record is None or record.layout(index) is None or path.exists():
+            found.update(file_digest(path).encode())
+    found.update(data)
+    return found.hexdigest()
 
 
 class UnitWeights:
@@ -104,46 +184,27 @@ class UnitWeights:
         if self._held is None or index != self._index:
             # The one before goes first: a unit may be as large as the memory that is left.
             self._held = None
-            with _Room(self._units[index], self._folder, index) as room:
-                self._held = room.state.read(0, 0, self._units[index].elements)
-            self._index = index
+            with StoredUnit(self._folder, index, self._units[index].elements) as unit:
+                held = torch.empty(unit.elements)
+                for first, values in unit.pieces():
+                    piece = _fp32(values)
+                    held[first : first + piece.numel()] = piece
+            self._held, self._index = held, index
         return self._held[start : start + count].view(size)
 
 
-class _Room:
-    """A unit's state in the form of its file, and in memory of its own."""
-
-    def __init__(self, unit: Unit, folder: Path, index: int) -> None:
-        path = _file(folder, index)
-        self.state = TrainState((unit,), _form_of(path), pin=False)
-        try:
-            self.digest = read_tensors(path, named_tensors(self.state.states[0]))
-        except BaseException:
-            self.state.slab.close()
-            raise
-
-    def __enter__(self) -> "_Room":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.state.slab.close()
+def _fp32(values: dict[str, Tensor]) -> Tensor:
+    if "remainder" not in values:
+        return values["master"]
+    return join_master(values["master"], values["remainder"])
 
 
-def named_tensors(state: AdamWState) -> dict[str, Tensor]:
-    """Return a unit's tensors under their names in its file."""
-    named = {
-        "master": state.master,
-        "remainder": state.remainder,
-        "exp_avg": state.exp_avg,
-        "exp_avg_sq": state.exp_avg_sq,
-        "exp_avg_scale": state.exp_avg_scale,
-        "exp_avg_sq_scale": state.exp_avg_sq_scale,
-    }
-    return {name: tensor for name, tensor in named.items() if tensor is not None}
+def _moments_of(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in values.items() if name.startswith("exp_avg")}
 
 
-def _check_moments(state: TrainState, folder: Path) -> None:
-    found = _form_of(_file(folder, 0)).moments
+def _check_moments(state: TrainState, stored: StoredUnit, folder: Path) -> None:
+    found = stored.form.moments
     if found != state.form.moments:
         raise SlidepackError(
             "RUN-CHECKPOINT-OTHER-JOB",
@@ -153,36 +214,6 @@ def _check_moments(state: TrainState, folder: Path) -> None:
         )
 
 
-def _copy_moments(source: AdamWState, target: AdamWState) -> None:
-    for name, tensor in named_tensors(target).items():
-        if name.startswith("exp_avg"):
-            tensor.copy_(named_tensors(source)[name])
-
-
-def _form_of(path: Path) -> StateFormat:
-    """Return in which form a unit's file holds its state.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not such a file.
-    """
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        text = file.read(length) if 0 < length <= _LONGEST_HEADER else b""
-    try:
-        header: dict[str, Any] = json.loads(text)
-        return StateFormat(
-            split="remainder" in header, moments=_MOMENTS[header["exp_avg"]["dtype"]]
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path.name} is damaged: it does not say what it holds") from error
-
-
 def _compare(found: str, digest: str) -> None:
     if found != digest:
         raise ValueError("its tensor files are damaged (their digest differs)")
-
-
-def _file(folder: Path, index: int) -> Path:
-    return folder / f"unit-{index:05d}.safetensors"

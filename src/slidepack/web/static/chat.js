@@ -15,7 +15,7 @@ const question = at("question");
 const settings = at("settings");
 const ticks = [...document.querySelectorAll('input[name="voice"]')];
 const titles = new Map(ticks.map((tick) => [tick.value, tick.dataset.title]));
-const key = `slidepack-chat-${chat.dataset.job}`;
+const key = `slidepack-chat-${chat.dataset.job || chat.dataset.model}`;
 
 // Of each exchange: the question, and of each voice that answered its name, text and a note.
 let exchanges = [];
@@ -40,7 +40,8 @@ const restore = () => {
   }
   exchanges = stored.exchanges;
   for (const [name, value] of Object.entries(stored.values)) settings.elements[name].value = value;
-  for (const tick of ticks) tick.checked = stored.voices.includes(tick.value);
+  // A link that says who answers means it.
+  if (!location.search) for (const tick of ticks) tick.checked = stored.voices.includes(tick.value);
   for (const exchange of exchanges) draw(exchange);
 };
 
@@ -131,10 +132,10 @@ const look = async () => {
 
 const begin = async () => {
   const jobs = ticked().filter((tick) => tick.dataset.job).map((tick) => Number(tick.dataset.job));
-  const own = Number(chat.dataset.job);
+  const own = chat.dataset.job ? { jobs: [Number(chat.dataset.job)] } : { model: chat.dataset.model };
   if (!session) state("starting", "A device with room is looked for.", "starting");
   try {
-    const view = await client.open(jobs.length ? jobs : [own]);
+    const view = await client.open(jobs.length ? { jobs } : own);
     session = view.id;
     describe(view);
     look();

@@ -31,7 +31,7 @@ const request = async (method, path, body) => {
   throw new Refusal(await answer.json());
 };
 
-export const open = async (jobs) => (await request("POST", "", { jobs })).json();
+export const open = async (wanted) => (await request("POST", "", wanted)).json();
 export const show = async (session) => (await request("GET", `/${session}`)).json();
 export const end = (session) => request("DELETE", `/${session}`);
 export const stop = (session, ask) => request("DELETE", `/${session}/asks/${ask}`);

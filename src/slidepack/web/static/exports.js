@@ -1,30 +1,34 @@
-// The part "Use it": it listens for changes only while an export is being made, because a browser
-// opens six connections to one address in all; and it copies commands.
+// The part "Use it": it listens for changes only while an export is being made; and it copies
+// commands.
 
+import { listen } from "./events.js";
 import { indicate, refreshSoon } from "./live.js";
 
 const COPIED_MS = 2000;
 
 const part = document.getElementById("exports");
-let source = null;
+let stop = null;
 
-const listen = () => {
+const on = (type) => {
+  if (type === "changed" || type === "open") refreshSoon("exporting");
+  else if (type === "lost") indicate("off", "Reconnecting…");
+  if (type === "open") indicate("on", "Live");
+};
+
+const follow = () => {
   const busy = part.querySelector("[data-live]") !== null;
-  if (busy && !source) {
-    source = new EventSource("/api/v1/stream");
-    source.addEventListener("changed", () => refreshSoon("exporting"));
-    source.addEventListener("open", () => refreshSoon("exporting"));
-    source.addEventListener("error", () => indicate("off", "Reconnecting…"));
-  } else if (!busy && source) {
-    source.close();
-    source = null;
-    // A job that still runs has a stream of its own.
+  if (busy && !stop) {
+    stop = listen({ on });
+  } else if (!busy && stop) {
+    stop();
+    stop = null;
+    // A job that still runs is listened to by itself.
     if (document.getElementById("job-state").dataset.ended === "yes") indicate("", "");
   }
 };
 
 document.addEventListener("htmx:afterSettle", (event) => {
-  if (event.detail.target === part) listen();
+  if (event.detail.target === part) follow();
 });
 
 part.addEventListener("click", async (event) => {
@@ -36,4 +40,4 @@ part.addEventListener("click", async (event) => {
   setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
 });
 
-listen();
+follow();

@@ -1,138 +1,53 @@
-// The loss chart: the stored series first, then each event of the live stream. Points are kept by
-// step, so a repeated event or a resumed run replaces a point instead of doubling it.
+// A job's page while it is live: its parts, its charts and its log.
 
+import { listen } from "./events.js";
+import { JobCharts } from "./job_charts.js";
 import { indicate, refreshSoon } from "./live.js";
 
-const HEIGHT = 300;
+const LANES_EVERY_MS = 5000;
 
-const job = document.getElementById("job").dataset.job;
-const box = document.getElementById("chart");
+const page = document.getElementById("job");
 const log = document.getElementById("log");
-const train = new Map();
-const held = new Map();
-let lastStep = 0;
-let chart = null;
-let pending = false;
-let source = null;
-let ended = false;
+const charts = new JobCharts(page.dataset.job, {
+  total: Number(document.getElementById("job-step").dataset.total),
+  ended: page.dataset.ended === "yes",
+});
+let stop = null;
+let lanesAt = 0;
+let away = false;
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const number = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
-const latest = (series) => series.filter((value) => value !== null).at(-1);
-
-const columns = () => {
-  const steps = [...new Set([...train.keys(), ...held.keys()])].sort((a, b) => a - b);
-  const pick = (series) => steps.map((step) => series.get(step) ?? null);
-  return [steps, pick(train), pick(held)];
+const onProgress = (type, data) => {
+  charts.add(type, data);
+  refreshSoon("progress");
+  if (performance.now() < lanesAt) return;
+  lanesAt = performance.now() + LANES_EVERY_MS;
+  refreshSoon("lanes");
 };
 
-const make = (data) => {
-  const axis = {
-    stroke: colour("--muted"),
-    font: "12px system-ui, sans-serif",
-    grid: { stroke: colour("--line"), width: 1 },
-    ticks: { show: false },
-  };
-  const legend = (self, value, index, at) => number(at === null ? latest(self.data[index]) : value);
-  return new uPlot(
-    {
-      width: box.clientWidth,
-      height: HEIGHT,
-      // The whole run from the start, so that the curve grows to the right and nothing else moves.
-      scales: { x: { time: false, range: (_self, _min, max) => [0, Math.max(lastStep, max, 1)] } },
-      cursor: { drag: { x: false, y: false } },
-      axes: [
-        { ...axis, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
-        { ...axis, size: 52 },
-      ],
-      series: [
-        { label: "Step", value: (self, value, _index, at) => String(at === null ? self.data[0].at(-1) : value) },
-        { label: "Training", stroke: colour("--accent"), width: 2, points: { show: false }, value: legend },
-        // Dashed and dotted, so that colour is not the only difference.
-        {
-          label: "Held out",
-          stroke: colour("--held"),
-          width: 2,
-          dash: [6, 4],
-          spanGaps: true,
-          points: { show: true, size: 8, fill: colour("--held") },
-          value: legend,
-        },
-      ],
-    },
-    data,
-    box,
-  );
-};
-
-const describe = (data) => {
-  const steps = [...train.keys()];
-  const words = steps.length
-    ? `Training loss of steps ${Math.min(...steps)} to ${Math.max(...steps)}, now ${number(latest(data[1]))}`
-    : "No step is done yet";
-  const last = latest(data[2]);
-  box.ariaLabel = last === undefined ? `${words}.` : `${words}; held-out loss ${number(last)}.`;
-  box.dataset.points = String(train.size);
-  box.dataset.held = String(held.size);
-};
-
-const draw = () => {
-  pending = false;
-  const data = columns();
-  if (!data[0].length) return;
-  if (chart) {
-    chart.setData(data);
-  } else {
-    box.replaceChildren();
-    chart = make(data);
-  }
-  describe(data);
-};
-
-const schedule = () => {
-  if (pending) return;
-  pending = true;
-  requestAnimationFrame(draw);
-};
-
-const add = (kind, row) => {
-  if (kind === "progress") {
-    train.set(row.step, row.loss);
-    lastStep = Math.max(lastStep, row.total_steps ?? row.step);
-  } else if (row.split === "selection") {
-    held.set(row.step, row.loss);
+const on = (type, data) => {
+  if (type === "progress" || type === "eval") {
+    onProgress(type, data);
+  } else if (type === "changed") {
+    // Steps of runs come as events of their own.
+    if (data.lists) refreshSoon("changed");
+  } else if (type === "lost") {
+    away = true;
+    indicate("off", "Reconnecting…");
+  } else if (type === "open") {
+    indicate("on", "Live");
+    if (away) charts.load();
+    away = false;
   }
 };
 
-const load = async () => {
-  const answer = await fetch(`/api/v1/jobs/${job}/chart`);
-  if (!answer.ok) return;
-  const stored = await answer.json();
-  for (const row of stored.progress) add("progress", row);
-  for (const row of stored.evaluations) add("eval", row);
-  schedule();
-};
-
-document.addEventListener("htmx:sseBeforeMessage", (event) => {
-  const { type, data } = event.detail;
-  if (type !== "progress" && type !== "eval") return;
-  add(type, JSON.parse(data));
-  schedule();
-});
-document.addEventListener("htmx:sseOpen", (event) => {
-  source = event.detail.source;
-});
-
-// An ended job never changes again: everything is read once more, then the stream is let go.
+// An ended job never changes again: everything is read once more, then it is let alone.
 const finish = async () => {
-  if (ended || document.getElementById("job-state").dataset.ended !== "yes") return;
-  ended = true;
-  if (source) source.close();
+  if (!stop || document.getElementById("job-state").dataset.ended !== "yes") return;
+  stop();
+  stop = null;
   indicate("", "");
   refreshSoon("changed");
-  await load();
-  const note = document.getElementById("chart-note");
-  if (note && !train.size) note.textContent = "The run ended before its first step.";
+  await charts.finish();
 };
 document.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target.id === "status") finish();
@@ -150,15 +65,6 @@ document.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target === log) follow();
 });
 
-new ResizeObserver(() => {
-  if (chart && chart.width !== box.clientWidth) chart.setSize({ width: box.clientWidth, height: HEIGHT });
-}).observe(box);
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  if (!chart) return;
-  chart.destroy();
-  chart = null;
-  schedule();
-});
-lastStep = Number(document.getElementById("job-step").dataset.total);
 follow();
-load();
+charts.load();
+if (!charts.ended) stop = listen({ job: Number(page.dataset.job), after: Number(page.dataset.after), on });

@@ -1,6 +1,8 @@
 // What the pages share: parts that are fetched again after live events, the state of the
 // connection, and the place where errors are shown.
 
+import { listen } from "./events.js";
+
 const REFRESH_EVERY_MS = 1000;
 const SETTLE_MS = 50;
 
@@ -25,6 +27,12 @@ export const showError = (report) => {
   if (report.why) box.append(element("p", report.why, "why"));
   if (report.fix) box.append(element("p", report.fix));
   errors.replaceChildren(box);
+  // What can be done about it is known to the daemon, if there is one.
+  if (report.code !== "DAEMON-NOT-RUNNING") {
+    const buttons = element("div", "");
+    box.append(buttons);
+    htmx.ajax("GET", `/remedies/${report.code}`, { target: buttons, swap: "innerHTML" });
+  }
   box.scrollIntoView({ block: "nearest" });
 };
 
@@ -35,6 +43,7 @@ const gathered = new Set();
 let lastRefresh = -Infinity;
 
 const refresh = () => {
+  if (document.hidden) return;
   lastRefresh = performance.now();
   for (const part of document.querySelectorAll("[data-live]")) {
     if (part.dataset.live.split(" ").some((name) => gathered.has(name))) {
@@ -52,9 +61,16 @@ export const refreshSoon = (name) => {
   gathered.add(name);
 };
 
-document.addEventListener("htmx:sseBeforeMessage", (event) => {
-  event.preventDefault(); // nothing is swapped in from the stream itself
-  refreshSoon(event.detail.type);
+// What changes without an event is fetched again by the clock.
+const timed = [...document.querySelectorAll("[data-every]")];
+const refreshTimed = (part) => document.hidden || htmx.trigger(part, "refresh");
+for (const part of timed) setInterval(refreshTimed, Number(part.dataset.every) * 1000, part);
+
+// A tab that nobody looks at fetches nothing, and everything that is due once it is shown.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  if (gathered.size) refresh();
+  timed.forEach(refreshTimed);
 });
 
 // A part that has not changed is left alone: an open list of choices, a text selection and the
@@ -90,5 +106,15 @@ export const indicate = (state, text) => {
   indicator.className = `live ${state}`;
   if (indicator.textContent !== text) indicator.textContent = text;
 };
-document.addEventListener("htmx:sseOpen", () => indicate("on", "Live"));
-document.addEventListener("htmx:sseError", () => indicate("off", "Reconnecting…"));
+
+// A page that marks its part with `data-events` follows all that happens. Steps of runs are told
+// apart: few parts show them, and they come several times a second.
+if (document.querySelector("[data-events]")) {
+  listen({
+    on: (type, data) => {
+      if (type === "open") indicate("on", "Live");
+      else if (type === "lost") indicate("off", "Reconnecting…");
+      else if (type === "changed") refreshSoon(data.lists ? "changed" : "steps");
+    },
+  });
+}

@@ -1,0 +1,162 @@
+"""The drives that training state may lie on: what they are, what is free, how worn they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from slidepack.daemon.probe.disk_speed import DiskSpeed
+from slidepack.daemon.probe.drive_kind import DriveKind, disks_below, drive_kind
+from slidepack.daemon.probe.drives import Mount, disk_usage, mount_of, read_mounts
+from slidepack.daemon.probe.endurance import DriveWear
+from slidepack.engine.memory_parts import NvmeRoom
+
+__all__ = ["Tier", "read_tier"]
+
+_RATES: Final[Mapping[DriveKind, tuple[float, float]]] = {
+    "nvme": (2.5e9, 1.5e9),
+    "ssd": (0.5e9, 0.4e9),
+}
+"""Bytes a second read and written by common drives whose fast cache is full."""
+_OTHER_RATES: Final = (0.15e9, 0.15e9)
+_NAMES: Final[Mapping[DriveKind, str]] = {
+    "hdd": "a rotating disk",
+    "network": "a network drive",
+    "memory": "the main memory itself",
+    "unknown": "a drive of a kind that is not known",
+}
+
+
+class Tier(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="tier",
+):
+    """What a full fine-tuning may use of the drives."""
+
+    room: NvmeRoom
+    wear: tuple[DriveWear, ...]
+    """Of the drives below its folders, each once."""
+
+    def words(self) -> str:
+        """Return how worn the drives are, in a line; empty where nothing is known of it."""
+        said = []
+        for drive in self.wear:
+            parts = []
+            if drive.used_share is not None:
+                parts.append(f"{drive.used_share:.0%} of its life used")
+            if drive.written_bytes is not None:
+                parts.append(f"{drive.written_bytes / 1e12:.1f} TB written")
+            if drive.rated_write_bytes is not None:
+                guess = "" if parts else ", a guess from its size: " + drive.problem
+                parts.append(f"takes about {drive.rated_write_bytes / 1e12:.0f} TB{guess}")
+            if parts:
+                said.append(f"{drive.model or drive.disk}: {', '.join(parts)}")
+        return "; ".join(said)
+
+
+def read_tier(
+    root: Path,
+    folders: Sequence[Path],
+    use: Literal["auto", "on", "off"],
+    *,
+    wear_of: Callable[[Path], DriveWear],
+    speeds: Mapping[Path, DiskSpeed],
+    usage: Callable[[str], tuple[int, int]] = disk_usage,
+) -> Tier:
+    """Look at the drives below some folders, which need not exist yet.
+
+    Args:
+        root: the file system's root; holds `proc` and `sys`.
+        folders: at least one.
+        use: the setting `nvme`.
+        wear_of: reads a drive's wear, by its folder in `sys`.
+        speeds: measured rates, by folder.
+        usage: total and free bytes of a mount point.
+
+    Raises:
+        OSError: the mount table cannot be read, or a drive does not answer.
+    """
+    mounts = read_mounts(root)
+    on = {folder: mount_of(folder, mounts) for folder in folders}
+    kinds = {folder: _kind(root, mount) for folder, mount in on.items()}
+    disks = {
+        disk: None
+        for mount in on.values()
+        if mount is not None
+        for disk in disks_below(root, mount.device, mount.numbers)
+    }
+    wear = tuple(wear_of(disk) for disk in disks)
+    reads, writes = zip(
+        *(_rates(kinds[folder], speeds.get(folder)) for folder in folders), strict=True
+    )
+    rated, source, written = _life(wear, len(folders))
+    room = NvmeRoom(
+        folders=tuple(map(str, folders)),
+        free_bytes=_free(on, usage),
+        # Stripes wait for the slowest.
+        read_bytes_per_second=min(reads) * len(folders),
+        write_bytes_per_second=min(writes) * len(folders),
+        measured=all(folder in speeds for folder in folders),
+        rated_write_bytes=rated,
+        rated_source=source,
+        written_bytes=written,
+        refused=_refused(use, on, kinds),
+    )
+    return Tier(room=room, wear=wear)
+
+
+def _kind(root: Path, mount: Mount | None) -> DriveKind:
+    if mount is None:
+        return "unknown"
+    return drive_kind(root, mount.device, mount.numbers, mount.fs_type)
+
+
+def _rates(kind: DriveKind, speed: DiskSpeed | None) -> tuple[float, float]:
+    if speed is not None:
+        return speed.read_bytes_per_second, speed.write_bytes_per_second
+    return _RATES.get(kind, _OTHER_RATES)
+
+
+def _free(on: Mapping[Path, Mount | None], usage: Callable[[str], tuple[int, int]]) -> int:
+    """Return the bytes that files striped over the folders may take in all."""
+    places = [mount.mount if mount else str(folder) for folder, mount in on.items()]
+    return len(places) * min(usage(place)[1] // places.count(place) for place in places)
+
+
+def _life(wear: Sequence[DriveWear], folders: int) -> tuple[float | None, str, float | None]:
+    """Return what all drives take, why, and what they have taken: as the one that ends first."""
+    known = [drive for drive in wear if drive.rated_write_bytes is not None]
+    if not known or len(known) < len(wear):
+        return None, "", None
+    first = min(known, key=_left)
+    assert first.rated_write_bytes is not None
+    drives = min(folders, len(wear))
+    written = None if first.written_bytes is None else float(drives * first.written_bytes)
+    return drives * first.rated_write_bytes, first.rated_source, written
+
+
+def _left(drive: DriveWear) -> float:
+    return (drive.rated_write_bytes or 0.0) - (drive.written_bytes or 0)
+
+
+def _refused(
+    use: Literal["auto", "on", "off"],
+    on: Mapping[Path, Mount | None],
+    kinds: Mapping[Path, DriveKind],
+) -> str:
+    if use == "off":
+        return 'the setting nvme is "off"'
+    for folder, mount in on.items():
+        if mount is not None and mount.read_only:
+            return f"{folder} is on a file system that is read-only"
+        if kinds[folder] not in _RATES and use == "auto":
+            return (
+                f"{folder} is on {_NAMES[kinds[folder]]}; name folders on an NVMe drive in the "
+                'setting nvme_folders, or set nvme = "on"'
+            )
+    return ""

@@ -1,0 +1,117 @@
+"""What training with state on drives costs them. Torch-free."""
+
+import math
+from typing import Final
+
+import msgspec
+
+from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.plan import NvmePlan, RunPlan
+from slidepack.engine.rates import Rates
+from slidepack.engine.shape import ModelShape
+from slidepack.engine.timing import step_time
+
+__all__ = ["RunWear", "drives_text", "wear_of"]
+
+_HOUR: Final = 3600.0
+_DAY_HOURS: Final = 24.0
+
+
+class RunWear(msgspec.Struct, frozen=True, kw_only=True):
+    """What steps write, and how long the drives take that."""
+
+    step_bytes: int
+    """Written by a step."""
+    run_bytes: int | None
+    """Written by all steps of a run; None where they are not known."""
+    rated_bytes: float | None
+    """What the drives take in their life; None where nobody knows."""
+    rated_source: str
+    left_bytes: float | None
+    """Of that, by what they have taken so far."""
+    steps_left: int | None
+    """Until then."""
+    hours_left: float | None
+    """Of training, until then; None where a step's time is not known."""
+
+    def sentence(self) -> str:
+        """Return all of it in words, for `fit`, the check before a job, and a run's warning."""
+        said = f"Each step writes {_size(self.step_bytes)} to the drives"
+        if self.run_bytes is not None:
+            said += f", all steps {_size(self.run_bytes)}"
+        if self.rated_bytes is None or self.steps_left is None or self.left_bytes is None:
+            return f"{said}, and what they are rated to take is not known: this wears them out."
+        if self.run_bytes is not None:
+            said += f" ({self.run_bytes / self.rated_bytes:.1%} of what they are rated for)"
+        rated = f"rated for {_size(self.rated_bytes)} ({self.rated_source})"
+        taken = self.rated_bytes - self.left_bytes
+        if taken > 0:
+            rated += f", {_size(taken)} of it used"
+        if not self.steps_left:
+            return f"{said}. They are {rated}: they have outlived that already."
+        after = f"{self.steps_left:,} steps"
+        if self.hours_left is not None:
+            after += f", {_time(self.hours_left)} of training"
+        return f"{said}. They are {rated}: that is reached after {after}."
+
+
+def wear_of(
+    tier: NvmePlan, *, step_seconds: float | None = None, steps: int | None = None
+) -> RunWear:
+    """Return what a plan costs its drives.
+
+    Args:
+        tier: of the plan.
+        step_seconds: of a step, predicted or measured.
+        steps: of the run, or of what is left of it.
+    """
+    written = tier.step_write_bytes
+    left = steps_left = hours = None
+    if tier.rated_write_bytes is not None:
+        left = max(0.0, tier.rated_write_bytes - (tier.written_bytes or 0.0))
+        # A plan that only reads never wears a drive out.
+        steps_left = math.floor(left / written) if written else None
+        if steps_left is not None and step_seconds is not None:
+            hours = steps_left * step_seconds / _HOUR
+    return RunWear(
+        step_bytes=written,
+        run_bytes=None if steps is None else written * steps,
+        rated_bytes=tier.rated_write_bytes,
+        rated_source=tier.rated_source,
+        left_bytes=left,
+        steps_left=steps_left,
+        hours_left=hours,
+    )
+
+
+def drives_text(
+    spec: JobSpec, shape: ModelShape, plan: RunPlan, rates: Rates, steps: int | None = None
+) -> str:
+    """Return what state on drives costs, in words: time, and the drives' wear; else nothing.
+
+    Args:
+        spec: the job's.
+        shape: the model's.
+        plan: that may put state on drives.
+        rates: of the machine and its drives.
+        steps: of the run; None where they are not known.
+    """
+    if plan.full is None or plan.full.nvme is None:
+        return ""
+    in_ram = msgspec.structs.replace(plan, full=msgspec.structs.replace(plan.full, nvme=None))
+    seconds, alone = (step_time(spec, shape, one, rates).seconds for one in (plan, in_ram))
+    said = f"With all state in RAM a step would take {alone:.1f} s instead of {seconds:.1f}. "
+    return said + wear_of(plan.full.nvme, step_seconds=seconds, steps=steps).sentence()
+
+
+def _size(num_bytes: float) -> str:
+    for unit, width in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9)):
+        if num_bytes >= width:
+            return f"{num_bytes / width:.3g} {unit}"
+    return f"{num_bytes / 1e6:.3g} MB"
+
+
+def _time(hours: float) -> str:
+    if hours < 2 * _DAY_HOURS:
+        return f"{hours:,.0f} hours"
+    return f"{hours:,.0f} hours ({hours / _DAY_HOURS:,.0f} days)"

@@ -1,0 +1,52 @@
+"""What a drive's refusal means to the user."""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+from slidepack.engine.contract.errors import SlidepackError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED_TO_US: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
+
+
+def disk_error(
+    error: OSError, doing: str, path: Path, *, offset: int | None = None, size: int = 0
+) -> SlidepackError:
+    """Say what failed, where, and what to do.
+
+    Args:
+        error: as the system raised it.
+        doing: a verb: read, write, allocate, open, sync.
+        path: the file.
+        offset: where in the file, in bytes.
+        size: how many bytes were asked for; 0 where that says nothing.
+    """
+    name = errno.errorcode.get(error.errno or 0, "no number")
+    much = f" {size} bytes" if size else ""
+    where = f" at byte {offset}" if offset is not None else ""
+    why = f"{doing}{much}{where} of {path}: {error.strerror} ({name})"
+    what = "Training state on the drive could not be used."
+    if error.errno in _FULL:
+        return SlidepackError(
+            "DISK-FULL",
+            "The drive has no room for the training state.",
+            why=why,
+            fix="Free space there or name another folder in the setting `nvme.folders`; the last "
+            "checkpoint is whole.",
+        )
+    if error.errno in _CLOSED_TO_US:
+        return SlidepackError(
+            "DISK-UNWRITABLE",
+            what,
+            why=why,
+            fix="Check the folder's owner and rights, and whether its file system became read-only "
+            "(`dmesg` says why); the last checkpoint is whole.",
+        )
+    return SlidepackError(
+        "DISK-FAILED",
+        what,
+        why=why,
+        fix="Look for I/O errors in `dmesg` and at the drive's health (`smartctl -a`), then resume "
+        "from the last checkpoint, which is whole, or name another folder in `nvme.folders`.",
+    )

@@ -1,0 +1,35 @@
+"""The drives of training state on this machine, as the settings name them."""
+
+from pathlib import Path
+
+import pytest
+
+from slidepack.daemon.settings import Settings, folders
+from slidepack.daemon.tier_drives import TierDrives
+
+
+def test_folders_are_those_of_the_settings_or_one_beside_the_data(tmp_path: Path) -> None:
+    plain = TierDrives(tmp_path, Settings()).now().room
+    assert plain.folders == (str(tmp_path / "nvme"),)
+    named = Settings(nvme_folders=f"{tmp_path}/a, {tmp_path}/b")
+    assert TierDrives(tmp_path, named).now().room.folders == (f"{tmp_path}/a", f"{tmp_path}/b")
+    off = TierDrives(tmp_path, Settings(nvme="off")).now().room
+    assert off.refused
+
+
+@pytest.mark.parametrize("text", ["relative", "/a, /a"])
+def test_folders_that_cannot_work_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="nvme_folders"):
+        folders(text)
+    with pytest.raises(ValueError, match="nvme_folders"):
+        Settings(nvme_folders=text)
+
+
+def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
+    drives = TierDrives(tmp_path, Settings(nvme="on"))
+    assert not drives.now().room.measured
+    measured = drives.measured().room
+    assert measured.measured or measured.free_bytes < 10 * 10**9
+    assert drives.measured().room.read_bytes_per_second == measured.read_bytes_per_second
+    assert drives.now().room.measured == measured.measured
+    assert not list(tmp_path.iterdir())

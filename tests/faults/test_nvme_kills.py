@@ -1,0 +1,181 @@
+"""Full fine-tuning with its state on a drive, under kills and failing drives."""
+
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.disks import small_disk
+from support.full_worker import curve, events_of, finish, held_out, start
+from support.kills import Chain, kill_after, started, unfinished
+from support.runs import make_run, tiny_spec
+from support.tier_runs import make_tier_run
+from torch import Tensor
+
+from slidepack.engine.contract.errors import CATALOGUE
+from slidepack.engine.contract.events import Failed, Warned
+from slidepack.engine.contract.job import FullMethod, JobSpec, OptimSpec
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.shape import read_shape
+from slidepack.engine.sliding.state import units_of
+from slidepack.engine.worker.stored_unit import StoredUnit
+
+STEPS = 16
+
+
+def _spec(base: Path, **changes: Any) -> JobSpec:
+    values: dict[str, Any] = {
+        "method": FullMethod(),
+        "optim": OptimSpec(lr=2e-3, weight_decay=0.1),
+        "steps": STEPS,
+        "checkpoint_every_steps": 3,
+    }
+    return tiny_spec(base, **(values | changes))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny model and dataset, shared by the runs of this module."""
+    return tmp_path_factory.mktemp("nvme-kills")
+
+
+@pytest.fixture(scope="module")
+def whole(base: Path) -> RunFolder:
+    """An uninterrupted run whose state is in RAM."""
+    folder = make_run(base / "whole", _spec(base))
+    finish(folder)
+    return folder
+
+
+def _state_in(folder: RunFolder, checkpoint: Path) -> list[dict[str, Tensor]]:
+    """Return every tensor of a checkpoint, whatever files it is in."""
+    spec = folder.read_spec()
+    found = []
+    for index, unit in enumerate(units_of(read_shape(Path(spec.base.path)))):
+        with StoredUnit(checkpoint, index, unit.elements) as stored:
+            pieces = [values for _, values in stored.pieces()]
+        found.append({name: torch.cat([one[name] for one in pieces]) for name in pieces[0]})
+    return found
+
+
+def _assert_same_end(whole: RunFolder, *attempts: RunFolder) -> None:
+    """Hold a run in attempts to an uninterrupted one in RAM, bit for bit."""
+    assert curve(*attempts) == curve(whole)
+    assert held_out(*attempts) == held_out(whole)
+    name = "model/model.safetensors"
+    assert (attempts[-1].result / name).read_bytes() == (whole.result / name).read_bytes()
+    newest = next(path for one in reversed(attempts) for path in one.list_checkpoints())
+    last = whole.list_checkpoints()[0]
+    assert newest.name == last.name
+    for one, other in zip(_state_in(whole, newest), _state_in(whole, last), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def _on(drive: Path, shares: Callable[[], float]) -> Callable[..., RunFolder]:
+    """Return what makes attempts with a share of their state on a drive."""
+
+    def make(root: Path, spec: JobSpec, attempt: int, resume_from: tuple[str, ...]) -> RunFolder:
+        return make_tier_run(
+            root, spec, drive, share=shares(), attempt=attempt, resume_from=resume_from
+        )
+
+    return make
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 5), pytest.param(2, 50, marks=pytest.mark.full)], ids=["5", "50"]
+)
+def test_killed_inside_steps_the_end_is_the_same(
+    base: Path, whole: RunFolder, seed: int, kills: int
+) -> None:
+    moments = random.Random(seed)
+    root, spec = base / f"killed-{seed}", whole.read_spec()
+    # Another attempt may have more RAM, or less: what is on the drive is taken over either way.
+    make = _on(root / "drive", lambda: moments.choice((1.0, 1.0, 0.4)))
+    chains = [Chain(root / "0", spec, make)]
+    seconds = events_of(whole)[-1].at - started(whole).at
+    done = 0
+    while done < kills:
+        folder = chains[-1].next()
+        worker = start(folder)
+        kill_after(folder, worker, moments.uniform(0.0, 1.5 * seconds), started=True)
+        if worker.poll() == 0:
+            chains.append(Chain(root / str(len(chains)), spec, make))
+            continue
+        assert worker.poll() == -signal.SIGKILL, folder.log.read_text()
+        done += 1
+    if chains[-1].attempts:
+        finish(chains[-1].next())
+    else:
+        chains.pop()
+    for chain in chains:
+        _assert_same_end(whole, *chain.attempts)
+        assert not unfinished(chain.attempts[-1])
+    assert any(started(one).from_step for chain in chains for one in chain.attempts[1:])
+    assert not list((root / "drive").iterdir()), "only checkpoints are left"
+
+
+def _stopped_at(folder: RunFolder, step: int) -> None:
+    """Run until a checkpoint of this step, and kill."""
+    worker = start(folder)
+    while worker.poll() is None and not any(
+        path.name == f"step-{step:08d}" for path in folder.list_checkpoints()
+    ):
+        pass
+    worker.send(signal.SIGKILL)
+    worker.wait()
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [(1.0, 0.0), (0.0, 1.0), pytest.param((0.4, 1.0), marks=pytest.mark.full)],
+    ids=["drive-to-ram", "ram-to-drive", "some-to-all"],
+)
+def test_a_plan_that_changed_goes_on_from_either_form(
+    base: Path, whole: RunFolder, shares: tuple[float, float], tmp_path: Path
+) -> None:
+    queue = iter(shares)
+    chain = Chain(tmp_path / "job", whole.read_spec(), _on(tmp_path / "drive", lambda: next(queue)))
+    _stopped_at(chain.next(), 3)
+    finish(chain.next())
+    assert started(chain.attempts[1]).from_step >= 3
+    _assert_same_end(whole, *chain.attempts)
+
+
+@pytest.mark.timeout(120)
+def test_a_drive_without_room_is_refused_before_the_start(base: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        folder = make_tier_run(tmp_path / "job" / "1", _spec(base), disk.mount)
+        disk.fill(300 << 10)
+        assert start(folder).wait() == CATALOGUE["DISK-FULL"].exit_code, folder.log.read_text()
+        failed = events_of(folder)[-1]
+        assert isinstance(failed, Failed)
+        assert failed.error.code == "DISK-FULL"
+        assert not curve(folder)
+
+
+@pytest.mark.timeout(120)
+def test_a_drive_that_becomes_read_only_is_an_error_and_the_checkpoint_goes_on(
+    base: Path, whole: RunFolder, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 16) as disk:
+        make = _on(disk.mount / "drive", lambda: 1.0)
+        chain = Chain(disk.mount / "job", whole.read_spec(), make)
+        first = chain.next()
+        _stopped_at(first, 3)
+        second = chain.next()
+        disk.remount("ro")
+        assert start(second).wait() != 0
+        disk.remount("rw")
+        shutil.rmtree(second.root)
+        chain.attempts.pop()
+        third = chain.next()
+        finish(third)
+        assert not [event for event in events_of(third) if isinstance(event, Warned)]
+        _assert_same_end(whole, *chain.attempts)
