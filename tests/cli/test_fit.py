@@ -86,15 +86,31 @@ def test_what_fits(fit: Fit) -> None:
 
 
 def test_what_does_not_fit_is_an_answer(fit: Fit) -> None:
-    answer = fit("llama-8b", "--vram", "24", "--ram", "64", "--nvme", "2000")
+    answer = fit("llama-8b", "--vram", "24", "--ram", "64", "--nvme", "2000", "--ram-only")
     assert answer["fits"] is False
     assert answer["problem"]["code"] == "RAM-TOO-SMALL"
     assert (answer["plan"], answer["memory"], answer["step_seconds"]) == (None, None, None)
     assert answer["change"][0] == "Turn clipping off (--clip 0)."
     assert answer["ram_needed_bytes"] == answer["ram_by_moments"]["int8"]
-    assert fit("llama-8b", "--vram", "24", "--ram", "64", "--nvme", "2000", "--clip", "0")["fits"]
+    assert fit(
+        "llama-8b", "--vram", "24", "--ram", "64", "--nvme", "2000", "--clip", "0", "--ram-only"
+    )["fits"]
     enough = str(answer["ram_needed_bytes"] / 1e9)
-    assert fit("llama-8b", "--vram", "24", "--ram", enough, "--nvme", "2000")["fits"]
+    assert fit("llama-8b", "--vram", "24", "--ram", enough, "--nvme", "2000", "--ram-only")["fits"]
+
+
+def test_state_that_the_ram_has_no_room_for_goes_to_drives(fit: Fit) -> None:
+    small = ("llama-8b", "--vram", "24", "--ram", "64", "--nvme", "2000", "--nvme-tbw", "600")
+    answer = fit(*small)
+    assert answer["fits"] is True
+    tier = answer["plan"]["full"]["nvme"]
+    assert 0 < len(tier["moments"]) <= 34
+    assert "rated for 600 TB" in answer["drives"]
+    assert "steps" in answer["drives"]
+    slower = fit(*small, "--nvme-read", "0.1", "--nvme-write", "0.1")
+    assert slower["plan"]["full"]["nvme"]["moments"] == tier["moments"]
+    assert slower["step_seconds"] > answer["step_seconds"]
+    assert slower["step"]["bound_by"] in ("read", "write")
 
 
 def test_a_small_disk_is_said(fit: Fit) -> None:

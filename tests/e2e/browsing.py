@@ -97,3 +97,24 @@ def drop_file(page: Page, path: Path) -> None:
 def chart_points(page: Page) -> int:
     """Return how many training steps the chart shows."""
     return int(page.locator("#chart").get_attribute("data-points") or 0)
+
+
+def too_wide(page: Page) -> list[str]:
+    """Return what is wider than the window, beginning with the tag; what scrolls in itself may."""
+    wide: list[str] = page.evaluate(
+        """() => {
+            const scrolls = (one) => {
+                for (let up = one.parentElement; up && up !== document.body; up = up.parentElement)
+                    if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) return true;
+                return false;
+            };
+            return [...document.querySelectorAll("body *")]
+                .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5)
+                .filter((one) => !one.closest("pre, .unseen") && !scrolls(one))
+                .map((one) => one.outerHTML.slice(0, 80));
+        }"""
+    )
+    scrolled, shown = page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    return wide if scrolled <= shown else [*wide, f"{scrolled} of {shown} px"]

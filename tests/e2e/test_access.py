@@ -173,7 +173,7 @@ def test_what_is_told_and_when_is_chosen(open_visitor: OpenVisitor, house: Daemo
     expect(page.locator("#problem-when")).to_contain_text("quiet_to")
     page.get_by_label("A job is completed").uncheck()
     page.get_by_label("Quiet from").fill("23:00")
-    page.get_by_label("until").fill("07:00")
+    page.get_by_label("until", exact=True).fill("07:00")
     page.get_by_label("Summary of the night").select_option("window")
     page.get_by_role("button", name="Store").first.click()
     expect(page.get_by_role("status").first).to_have_text("Stored.")

@@ -55,6 +55,10 @@ def _drag(page: Page, begin: float, end: float) -> None:
     page.mouse.up()
 
 
+def _wait_for_other_range(page: Page, before: object) -> None:
+    wait_until(lambda: _shown(page) != before, what="it looks closer")
+
+
 def test_a_drag_looks_closer_until_single_steps_and_a_double_click_goes_back(
     open_visitor: OpenVisitor, studio: Studio, long_job: int
 ) -> None:
@@ -76,7 +80,7 @@ def test_a_drag_looks_closer_until_single_steps_and_a_double_click_goes_back(
         before = _shown(page)
         at = (_SPIKE - before[0]) / (before[1] - before[0])
         _drag(page, max(0.01, at - 0.1), min(0.99, at + 0.1))
-        wait_until(lambda seen=before: _shown(page) != seen, what="it looks closer")
+        _wait_for_other_range(page, before)
     wait_until(lambda: _fine(page) == 1, what="single steps are shown")
     page.locator("#figures summary").click()
     assert _shown(page)[0] <= _SPIKE <= _shown(page)[1]

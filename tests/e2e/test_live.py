@@ -40,6 +40,15 @@ def heard_steps(page: Page, job: int) -> list[int]:
     return sorted({step for number, step in found if number == job})
 
 
+def _wait_for_step(studio: Studio, job: int, step: int) -> None:
+    wait_until(lambda: studio.daemon.job(job)["step"] >= step, what="it trains")
+
+
+def _wait_for_steps(page: Page, job: int, count: int) -> None:
+    wanted = list(range(1, count + 1))
+    wait_until(lambda: heard_steps(page, job) == wanted, what="the tab heard of every step")
+
+
 def test_twenty_tabs_share_one_stream_and_lose_nothing_when_its_tab_closes(
     studio: Studio, open_visitor: OpenVisitor
 ) -> None:
@@ -60,7 +69,7 @@ def test_twenty_tabs_share_one_stream_and_lose_nothing_when_its_tab_closes(
     steps = 120
     job = studio.start(steps=steps)
     for goal in (10, 40):
-        wait_until(lambda at=goal: studio.daemon.job(job)["step"] >= at, what="it trains")
+        _wait_for_step(studio, job, goal)
         holder = next(tab for tab in tabs if open_streams(tab))
         tabs.remove(holder)
         holder.close()
@@ -69,10 +78,7 @@ def test_twenty_tabs_share_one_stream_and_lose_nothing_when_its_tab_closes(
         )
     studio.daemon.wait_for(job, "completed")
     for tab in tabs:
-        wait_until(
-            lambda at=tab: heard_steps(at, job) == list(range(1, steps + 1)),
-            what="the tab heard of every step",
-        )
+        _wait_for_steps(tab, job, steps)
         expect(tab.locator("#live")).to_have_text("Live")
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from e2e.browsing import OpenVisitor, drop_file
+from e2e.browsing import OpenVisitor, drop_file, too_wide
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 from support.daemons import DaemonProcess
@@ -22,17 +22,7 @@ _VIEWS = [
 
 def look(page: Page, name: str) -> None:
     """Check that nothing is wider than the window and keep a picture."""
-    wide = page.evaluate(
-        """() => [...document.querySelectorAll("body *")]
-            .filter((one) => !one.closest("pre, .unseen"))
-            .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5)
-            .map((one) => one.outerHTML.slice(0, 80))"""
-    )
-    assert wide == [], name
-    scrolled, shown = page.evaluate(
-        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    )
-    assert scrolled <= shown, name
+    assert too_wide(page) == [], name
     _SCREENS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=_SCREENS / f"{name}.png", full_page=True)
 

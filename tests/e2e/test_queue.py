@@ -52,8 +52,8 @@ def entry(page: Page, job: int) -> Locator:
 
 
 def centre(place: Locator) -> tuple[float, float]:
-    box = place.bounding_box()
-    assert box is not None
+    # None while the list is being replaced.
+    box = wait_until(place.bounding_box, what="it is drawn")
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
@@ -99,7 +99,8 @@ def test_a_drag_outlives_what_changes_meanwhile(
     late = farm.queue(name="Epsilon", not_before=NEVER)
     page.evaluate(
         """() => new Promise((done) => {
-            document.addEventListener("htmx:beforeRequest", () => setTimeout(done, 200), { once: true });
+            const soon = () => setTimeout(done, 200);
+            document.addEventListener("htmx:beforeRequest", soon, { once: true });
         })"""
     )
     assert handle.evaluate("(one) => one.isConnected && one.classList.contains('held')")
@@ -129,7 +130,7 @@ def test_a_finger_moves_a_job(open_visitor: OpenVisitor, farm: Farm, jobs: list[
         farm.daemon, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
     )
     page = visitor.go("/queue")
-    page.locator(f"#grip-{jobs[3]}").scroll_into_view_if_needed()
+    page.locator("#waiting-title").evaluate("(title) => title.scrollIntoView()")
     touch = page.context.new_cdp_session(page)
 
     def send(kind: str, *points: tuple[float, float]) -> None:
@@ -292,6 +293,6 @@ def test_a_sweep_unfolds_and_moves_as_one(
     wait_until(lambda: order(farm) == expected, what="they changed places")
 
 
-def test_an_empty_queue_says_what_to_do(open_visitor: OpenVisitor, daemon: DaemonProcess) -> None:
+def test_an_empty_queue_says_what_to_do(daemon: DaemonProcess, open_visitor: OpenVisitor) -> None:
     page = open_visitor(daemon).go("/queue")
     expect(page.get_by_role("link", name="Make the first one")).to_be_visible()

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from e2e.browsing import OpenVisitor
+from e2e.browsing import OpenVisitor, too_wide
 from e2e.conftest import Studio
 from e2e.pages import PAGES, Places
-from playwright.sync_api import Page
 
 _FOLDER = (
     next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").is_file())
@@ -16,20 +15,6 @@ _WIDTHS = (360, 390, 1440, 3840)
 _PICTURED = (390, 1440)
 _MOST_SHIFT = 0.05
 """Share of the window's area that may move in all; 0.1 is what is called good."""
-
-
-def too_wide(page: Page) -> list[str]:
-    """Return what is wider than the window."""
-    wide: list[str] = page.evaluate(
-        """() => [...document.querySelectorAll("body *")]
-            .filter((one) => !one.closest("pre, .unseen, .strip, table"))
-            .filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5)
-            .map((one) => one.outerHTML.slice(0, 80))"""
-    )
-    scrolled, shown = page.evaluate(
-        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    )
-    return wide if scrolled <= shown else [*wide, f"{scrolled} of {shown} px"]
 
 
 @pytest.mark.full

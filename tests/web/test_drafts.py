@@ -92,7 +92,7 @@ def test_a_cut_connection_keeps_what_came_and_no_dataset(host: DaemonProcess) ->
     with daemon.http() as client:
         draft = _begin(client, cut__jsonl=len(data))
         url = daemon.address.url.removeprefix("http://")
-        host, _, port = url.partition(":")
+        address, _, port = url.partition(":")
         head = (
             f"PUT {UPLOADS}/{draft['id']}/files/0?offset=0 HTTP/1.1\r\nhost: {url}\r\n"
             f"authorization: Bearer {daemon.address.token}\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -102,7 +102,7 @@ def test_a_cut_connection_keeps_what_came_and_no_dataset(host: DaemonProcess) ->
             found = client.get(f"{UPLOADS}/{draft['id']}").json()
             return int(found["files"][0]["received"])
 
-        with socket.create_connection((host, int(port))) as connection:
+        with socket.create_connection((address, int(port))) as connection:
             connection.sendall(head.encode() + data[: 9 << 20])
             wait_until(lambda: received() >= 8 << 20, what="most of it has come")
         wait_until(lambda: received() == 9 << 20, what="what came is kept")

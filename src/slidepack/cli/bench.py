@@ -77,6 +77,15 @@ def slide(
         int | None,
         typer.Option(min=1, help="Layers of storage that all share: for a state beyond the RAM."),
     ] = None,
+    nvme_folder: Annotated[
+        str | None, typer.Option(help="Folder on a drive for a share of the state.")
+    ] = None,
+    nvme_share: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Of the state on the drive; all of it.")
+    ] = None,
+    ram_cap: Annotated[
+        float | None, typer.Option(help="GB of memory that the process may have; a hard limit.")
+    ] = None,
     device: Annotated[str | None, typer.Option(hidden=True)] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -96,6 +105,9 @@ def slide(
         "grad-slots": grad_slots,
         "threads": threads,
         "alias-layers": alias_layers,
+        "nvme-folder": nvme_folder,
+        "nvme-share": nvme_share,
+        "ram-cap": ram_cap,
         "device": device,
     }
     given = (f"--{name}={value}" for name, value in options.items() if value is not None)
@@ -108,6 +120,11 @@ def slide(
         say(f"Plan: {reason}.")
     if result["alias_note"]:
         say(f"Aliased: {result['alias_note']}.")
+    if result["nvme"]:
+        say(
+            f"On the drive: {result['nvme']['stored_bytes'] / 1e9:.1f} GB of state, "
+            f"{result['nvme']['transport']}."
+        )
 
 
 app.command("packed")(packed)

@@ -21,6 +21,7 @@ from slidepack.engine.contract.job import (
     LoraMethod,
     ModelRef,
     MomentState,
+    NvmeUse,
     OptimSpec,
 )
 from slidepack.engine.contract.plan import RunPlan
@@ -113,12 +114,15 @@ def fit(
     moments: Annotated[
         MomentState, typer.Option(help="How full fine-tuning keeps AdamW's moments.")
     ] = "auto",
+    ram_only: Annotated[
+        bool, typer.Option("--ram-only", help="No training state on drives.")
+    ] = False,
     clip: Annotated[float, typer.Option(min=0, help="Global gradient norm; 0 is none.")] = 1.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether a training fits, how it would use the machine, and how fast it would be."""
     shape = find_shape(model)
-    spec = with_moments(training_spec(model, method, seq, batch, clip), moments)
+    spec = with_state(training_spec(model, method, seq, batch, clip), moments, drives=not ram_only)
     drive = DriveOptions(free_gb=nvme, read_gb=nvme_read, write_gb=nvme_write, rated_tb=nvme_tbw)
     host, rates = describe_machine(vram, ram, drive)
     answer = answer_fit(model, method, spec, shape, host, rates)
@@ -192,11 +196,17 @@ def training_spec(model: str, method: MethodName, seq: int, batch: int, clip: fl
         raise typer.BadParameter(str(error)) from error
 
 
-def with_moments(spec: JobSpec, moments: MomentState) -> JobSpec:
-    """Return a training with its moments kept so; adapters keep theirs as they are."""
+def with_state(spec: JobSpec, moments: MomentState, *, drives: bool) -> JobSpec:
+    """Return a training with its state kept so; adapters keep theirs as they are.
+
+    Args:
+        spec: the training.
+        moments: form of AdamW's moments.
+        drives: whether state may lie on drives.
+    """
     if not isinstance(spec.method, FullMethod):
         return spec
-    method = msgspec.structs.replace(spec.method, moments=moments)
+    method = msgspec.structs.replace(spec.method, moments=moments, nvme=NvmeUse(allow=drives))
     return msgspec.structs.replace(spec, method=method)
 
 

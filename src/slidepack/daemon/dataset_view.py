@@ -61,7 +61,7 @@ def reject_page(path: Path, at: int, count: int = PAGE_ROWS) -> RejectPage:
     with file:
         begin = _line_start(file.fileno(), at)
         file.seek(begin)
-        lines = []
+        lines: list[bytes] = []
         while len(lines) < count and (line := file.readline()):
             lines.append(line)
         end = file.tell()

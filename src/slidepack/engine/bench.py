@@ -130,6 +130,9 @@ def _add_slide(slide: argparse.ArgumentParser) -> None:
     slide.add_argument("--grad-slots", type=int)
     slide.add_argument("--threads", type=int, default=default_threads())
     slide.add_argument("--alias-layers", type=int)
+    slide.add_argument("--nvme-folder")
+    slide.add_argument("--nvme-share", type=float, default=1.0)
+    slide.add_argument("--ram-cap", type=float, dest="ram_cap_gb")
     slide.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
 
 

@@ -44,6 +44,7 @@ Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED
 Part = Literal["now", "hours", "programs", "running", "limits", "power"]
 
 _PARTS: Final[tuple[Part, ...]] = ("now", "hours", "programs", "running", "limits", "power")
+_WITH_PROGRAMS: Final = ("", "programs", "running")
 _OPENINGS: Final = 3
 _MOST_PROGRAMS: Final = 12
 _HOUR: Final = 3600.0
@@ -92,7 +93,7 @@ async def schedule(
     request: AnyRequest, service: Service, access: Access, search: FromQuery[str] = ""
 ) -> Template:
     """Show the schedule."""
-    page = await asyncio.to_thread(_page, request, service, access, search)
+    page = await asyncio.to_thread(_page, request, service, access, search=search)
     return Template("schedule.html", context={"page": page})
 
 
@@ -106,7 +107,7 @@ async def schedule_part(
 ) -> Template:
     """Show one part of the schedule."""
     require_known(part, _PARTS)
-    page = await asyncio.to_thread(_page, request, service, access, search)
+    page = await asyncio.to_thread(_page, request, service, access, part, search=search)
     return Template(f"parts/schedule_{part}.html", context={"page": page})
 
 
@@ -115,7 +116,7 @@ async def save_hours(
     request: AnyRequest, service: Service, access: Access, data: Form
 ) -> Response[Any]:
     """Store the hours; or fill in a preset, add a row, or take one out, and store nothing."""
-    page = await asyncio.to_thread(_page, request, service, access)
+    page = await asyncio.to_thread(_page, request, service, access, _shown(request, "hours"))
     form, changes = read_hours(data)
     if preset := data.get("preset"):
         require_known(preset, tuple(PRESETS))
@@ -125,7 +126,7 @@ async def save_hours(
         form = replace(form, mode="windows", rows=(*form.rows, blank), errors={})
     elif not data.get("remove") and not form.wrong:
         await asyncio.to_thread(service.policy.change_policy, changes)
-        page = await asyncio.to_thread(_page, request, service, access)
+        page = await asyncio.to_thread(_page, request, service, access, _shown(request, "hours"))
         return _answer(request, "hours", replace(page, hours=replace(page.hours, told="Saved.")))
     return _answer(request, "hours", replace(page, hours=form), stored=False)
 
@@ -145,7 +146,9 @@ async def change_programs(
     elif "games" in data:
         changes["detect_games"] = data["games"] == "on"
     problem = await asyncio.to_thread(_change, service, changes)
-    page = await asyncio.to_thread(_page, request, service, access, data.get("search", ""))
+    page = await asyncio.to_thread(
+        _page, request, service, access, _shown(request, "programs"), search=data.get("search", "")
+    )
     if not problem:
         return _answer(request, "programs", page)
     told = replace(page, errors={"exclusive_apps": problem}, typed=typed)
@@ -160,9 +163,9 @@ async def save_limits(
     changes, errors = read_limits(data)
     if not errors:
         await asyncio.to_thread(service.policy.change_policy, changes)
-        page = await asyncio.to_thread(_page, request, service, access)
+        page = await asyncio.to_thread(_page, request, service, access, _shown(request, "limits"))
         return _answer(request, "limits", replace(page, told="Saved."))
-    page = await asyncio.to_thread(_page, request, service, access)
+    page = await asyncio.to_thread(_page, request, service, access, _shown(request, "limits"))
     typed = replace(
         page,
         groups=limit_groups(page.policy, data, errors),
@@ -182,14 +185,22 @@ async def pause(request: AnyRequest, service: Service, access: Access, data: For
     require_known(choice, (*lengths, "resume"))
     until = lengths[choice]() if choice in lengths else None
     await asyncio.to_thread(service.policy.pause, until)
-    return _answer(request, "now", await asyncio.to_thread(_page, request, service, access))
+    return _answer(
+        request,
+        "now",
+        await asyncio.to_thread(_page, request, service, access, _shown(request, "now")),
+    )
 
 
 @post("/schedule/resume", status_code=200)
 async def resume(request: AnyRequest, service: Service, access: Access) -> Response[Any]:
     """End the pause."""
     await asyncio.to_thread(service.policy.resume)
-    return _answer(request, "now", await asyncio.to_thread(_page, request, service, access))
+    return _answer(
+        request,
+        "now",
+        await asyncio.to_thread(_page, request, service, access, _shown(request, "now")),
+    )
 
 
 @post("/schedule/power", status_code=200)
@@ -203,7 +214,11 @@ async def choose_end(
     chosen: EndAction = next(one for one in known if one == action)
     await asyncio.to_thread(service.queue_end.arm, chosen)
     service.changes.bump()
-    return _answer(request, "power", await asyncio.to_thread(_page, request, service, access))
+    return _answer(
+        request,
+        "power",
+        await asyncio.to_thread(_page, request, service, access, _shown(request, "power")),
+    )
 
 
 def schedule_pages() -> list[HTTPRouteHandler]:
@@ -263,7 +278,15 @@ def _offset(moment: datetime) -> str:
     return f"UTC{written[:3]}:{written[3:5]}"
 
 
-def _page(request: AnyRequest, service: Service, access: Access, search: str = "") -> SchedulePage:
+def _shown(request: AnyRequest, part: Part) -> str:
+    """Return which part an answer shows; empty for all of the page, where no script runs."""
+    return part if request.headers.get("hx-request") else ""
+
+
+def _page(
+    request: AnyRequest, service: Service, access: Access, part: str = "", *, search: str = ""
+) -> SchedulePage:
+    """Return what the page shows; for a part alone, what is costly and not of it is left out."""
     now = time.time()
     policy = service.policy.policy()
     zone = policy_zone(policy)

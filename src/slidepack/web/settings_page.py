@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, get_args
+from dataclasses import replace
+from typing import Annotated, Any, get_args
 
 import msgspec
 from litestar import Request, Response, get, post
@@ -15,82 +14,22 @@ from litestar.response import Template
 
 from slidepack.daemon.notices.sender import Trial
 from slidepack.daemon.notices.settings import NoticeSettings, Told
-from slidepack.daemon.notices.targets import NotifierRecord
-from slidepack.daemon.passwords import SHORTEST
 from slidepack.daemon.service import Service
-from slidepack.daemon.store.access import SCOPES, Scope, SessionRecord, TokenRecord
+from slidepack.daemon.store.access import SCOPES
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.web.access import SESSION_SECONDS, Access
+from slidepack.web.access import Access
 from slidepack.web.access_api import change_password
 from slidepack.web.callers import caller_of
 from slidepack.web.login_page import leave
 from slidepack.web.page_session import csrf_of
 from slidepack.web.settings_api import field_problems, store_settings
-from slidepack.web.settings_view import SettingGroup, changes_of, setting_groups
+from slidepack.web.settings_parts import SettingsPage, read_page
+from slidepack.web.settings_view import changes_of, setting_groups
 
-__all__ = ["NoticesPart", "SettingsPage", "settings_pages"]
+__all__ = ["settings_pages"]
 
 AnyRequest = Request[Any, Any, Any]
 Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
-
-_DAYS: Final = (7, 30, 90, 365)
-_SCOPES: Final[dict[Scope, str]] = {
-    "read": "see jobs, results and metrics",
-    "jobs": "also add, steer and delete jobs, data and models",
-    "chat": "talk to models, as over /v1",
-    "admin": "everything",
-}
-_KINDS: Final[dict[Told, str]] = {
-    "finished": "A job is completed",
-    "failed": "A job failed",
-    "paused": "A job was paused, as for a game",
-    "needs_you": "Something needs you",
-    "digest": "What happened in the night",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoticesPart:
-    """Who is told, and of what."""
-
-    notifiers: list[NotifierRecord]
-    settings: NoticeSettings
-    kinds: Mapping[Told, str] = field(default_factory=lambda: _KINDS)
-    trial: Trial | None = None
-    """How a test has just gone."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SettingsPage:
-    """All of the page; a part of it is shown anew after each change."""
-
-    csrf_token: str
-    password_set_at: float | None
-    shortest: int
-    """Letters of a password, at least."""
-    url: str
-    elsewhere: tuple[str, ...]
-    in_clear: bool
-    sessions: list[SessionRecord]
-    own_session: int | None
-    tokens: list[TokenRecord]
-    now: float
-    notices: NoticesPart
-    groups: tuple[SettingGroup, ...]
-    waiting: tuple[str, ...]
-    """Settings that count only after a restart."""
-    file: str
-    file_problem: str
-    scopes: Mapping[Scope, str] = field(default_factory=lambda: _SCOPES)
-    days: tuple[int, ...] = _DAYS
-    new_token: str = ""
-    """Shown this once."""
-    problems: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with what was typed, by field."""
-    typed: Mapping[str, str] = field(default_factory=dict)
-    """What was typed and is no secret, by field."""
-    said: str = ""
-    """What has just been done."""
 
 
 @get("/settings")
@@ -283,34 +222,7 @@ async def _part(
 
 
 async def _page(request: AnyRequest, service: Service, access: Access) -> SettingsPage:
-    return await asyncio.to_thread(_read_page, request, service, access)
-
-
-def _read_page(request: AnyRequest, service: Service, access: Access) -> SettingsPage:
-    now = time.time()
     caller = caller_of(request)
-    own = access.sessions.id_of(caller.session) if caller and caller.session else None
-    try:
-        states, file_problem = service.settings_file.states(), ""
-    except SlidepackError as error:
-        states, file_problem = (), error.report.line()
-    groups = setting_groups(states)
-    return SettingsPage(
-        csrf_token=csrf_of(request, access),
-        password_set_at=access.passwords.changed_at(),
-        shortest=SHORTEST,
-        url=access.url,
-        elsewhere=access.elsewhere,
-        in_clear=access.listening.in_clear,
-        sessions=access.sessions.records(now - SESSION_SECONDS),
-        own_session=own,
-        tokens=access.tokens.records(),
-        now=now,
-        notices=NoticesPart(
-            notifiers=service.notices.targets.records(), settings=service.notices.settings()
-        ),
-        groups=groups,
-        waiting=tuple(row.label for group in groups for row in group.rows if row.state.waits),
-        file=str(service.settings_file.path),
-        file_problem=file_problem,
+    return await asyncio.to_thread(
+        read_page, service, access, csrf_of(request, access), caller.session if caller else ""
     )

@@ -41,7 +41,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     gpu: bool
     """Whether it holds a card now."""
     window: bool
-    """Whether it can open a window; of other users' programs nobody knows."""
+    """Whether it can open a window; not looked at where it holds a card or is a desktop's, and of
+    other users' programs nobody knows."""
     desktop: bool
     """Whether it is one that a desktop runs all day, as a browser."""
     listed: bool
@@ -84,16 +85,20 @@ def running_programs(
         if told is None:
             continue
         name, pattern = told
-        before = found.get(pattern)
+        known = found.get(pattern)
+        gpu = process.pid in gpu_pids
+        everyday = any(desktop.match(each) for each in process.names)
+        # To read what is loaded into a process takes longer than all else together.
+        looked = known is not None or gpu or everyday
         program = Program(
             name=name,
             pattern=pattern,
-            gpu=process.pid in gpu_pids,
-            window=_has_window(proc / str(process.pid) / "maps"),
-            desktop=any(desktop.match(each) for each in process.names),
+            gpu=gpu,
+            window=not looked and _has_window(proc / str(process.pid) / "maps"),
+            desktop=everyday,
             listed=listed.match(process.names, process.paths, " ".join(process.command)),
         )
-        found[pattern] = program if before is None else _both(before, program)
+        found[pattern] = program if known is None else _both(known, program)
     return tuple(sorted(found.values(), key=_rank))
 
 

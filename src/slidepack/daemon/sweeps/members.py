@@ -53,7 +53,7 @@ def expand(plan: SweepPlan, members: Sequence[Assignment] = ()) -> list[Assignme
     total = drawn + len(members)
     if not 1 <= total <= MAX_MEMBERS:
         raise refused(
-            f"it has {total} members",
+            f"it has {total} members, and may have {MAX_MEMBERS}",
             f"Ask for 1 to {MAX_MEMBERS}, with [grid], or [random] and its count.",
         )
     if not drawn:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from slidepack.engine.bench_slide.ceiling import Ceiling
+from slidepack.engine.bench_slide.drives import tier_rows
 from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.bench_slide.plan import SlidePlan, resident_layers
 from slidepack.engine.bench_slide.steps import Stepper, Timing, random_batches, time_steps
@@ -124,6 +125,7 @@ def _setup(bench: Bench) -> FullSetup:
         clip=bench.options.clip > 0.0,
         cpu_threads=bench.options.threads,
         cache=bench.cache,
+        tier_rows=tier_rows(bench.options, bench.shape, bench.plan),
     )
 
 

@@ -48,6 +48,12 @@ class SlideOptions:
     """Of the CPU's optimizer."""
     alias_layers: int | None = None
     """Layers of storage that all layers share; None gives each its own."""
+    nvme_folder: str | None = None
+    """Folder on a drive for a share of the state; None keeps it in RAM."""
+    nvme_share: float = 1.0
+    """Of the moments and the master weights, and of rows that are in host memory."""
+    ram_cap_gb: float | None = None
+    """Address space that the process may have for data, in 1e9 bytes; None for all."""
     device: str = "cuda"
     """`cpu` walks the same path without a card, to test it."""
 
@@ -60,6 +66,10 @@ class SlideOptions:
             raise ValueError("weight-slots is 2 or more, grad-slots 1 or more")
         if self.vram_cap_gb is not None and self.vram_cap_gb <= 0.0:
             raise ValueError(f"vram-cap is {self.vram_cap_gb}; use above 0")
+        if not 0.0 <= self.nvme_share <= 1.0:
+            raise ValueError(f"nvme-share is {self.nvme_share}; use 0 to 1")
+        if self.ram_cap_gb is not None and self.ram_cap_gb <= 0.0:
+            raise ValueError(f"ram-cap is {self.ram_cap_gb}; use above 0")
         if not self.clip >= 0.0:
             raise ValueError(f"clip is {self.clip}; use 0 or more")
         if self.alias_layers is not None and not 1 <= self.alias_layers <= layers:

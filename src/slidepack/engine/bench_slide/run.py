@@ -11,6 +11,7 @@ import torch
 import triton
 
 from slidepack.engine.bench_kernels.measure import current_gpu
+from slidepack.engine.bench_slide.drives import bench_tier, cap_ram
 from slidepack.engine.bench_slide.measure import (
     Bench,
     CeilingResult,
@@ -26,7 +27,7 @@ from slidepack.engine.bench_slide.steps import WARM_UP_STEPS, Timing
 from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.sliding.sharing import EngineName
-from slidepack.engine.sliding.state import StateFormat
+from slidepack.engine.sliding.state import StateFormat, units_of
 
 __all__ = ["bench_slide", "free_ram"]
 
@@ -49,8 +50,11 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
     form = StateFormat(split=device.type == "cuda", moments=options.moments)
     cap_bytes = _cap(options, device)
     plan = plan_slide(options, shape, cap_bytes)
-    _require_ram(plan.predicted_host_bytes)
-    state = random_state(shape, form, device, options.alias_layers)
+    tier = bench_tier(options, len(units_of(shape)))
+    if tier is None:
+        _require_ram(plan.predicted_host_bytes)
+    cap_ram(options)
+    state = random_state(shape, form, device, options.alias_layers, tier)
     bench = Bench(
         options=options,
         shape=shape,
@@ -63,10 +67,15 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
     try:
         sliding = measure_sliding(bench)
         bench.clear()
-        alone = {
-            name: engine_rate(name, state, device, options.threads, bench.cache) / 1e9
-            for name in _ENGINES
-        }
+        # What an engine does alone with state on a drive is what the drive does.
+        alone = (
+            {}
+            if tier is not None
+            else {
+                name: engine_rate(name, state, device, options.threads, bench.cache) / 1e9
+                for name in _ENGINES
+            }
+        )
         ceiling = measure_ceiling(bench)
         link = link_rates(device)
     except torch.OutOfMemoryError as error:
@@ -148,6 +157,7 @@ def _report(
         "vram_cap_gb": options.vram_cap_gb,
         "alias_layers": options.alias_layers if bench.aliased else None,
         "alias_note": _alias_note(bench),
+        "nvme": _nvme(bench),
         "warm_up_steps": WARM_UP_STEPS,
         **timing,
         "share_of_ceiling": timing["tokens_per_second"] / top["tokens_per_second"],
@@ -215,6 +225,19 @@ def _alias_note(bench: Bench) -> str | None:
         f"{bench.shape.num_layers} layers share {bench.options.alias_layers} layers of storage and "
         "learn at a rate of 0: times are those of the shape, memory and loss are not"
     )
+
+
+def _nvme(bench: Bench) -> dict[str, Any] | None:
+    tier = bench.state.tier
+    if tier is None:
+        return None
+    return {
+        "share": bench.options.nvme_share,
+        "transport": f"{tier.transport.name}: {tier.transport.reason}",
+        "stored_bytes": tier.bytes,
+        "written_bytes": tier.written_bytes,
+        "ram_cap_gb": bench.options.ram_cap_gb,
+    }
 
 
 def _billions(rate: float | None) -> float | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from slidepack.engine.model.layers import layer_over
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
+from slidepack.engine.sliding.tier_store import TierSetup
 
 __all__ = ["random_state"]
 
@@ -15,7 +16,11 @@ _STD: Final = 0.02
 
 
 def random_state(
-    shape: ModelShape, form: StateFormat, device: torch.device, alias_layers: int | None
+    shape: ModelShape,
+    form: StateFormat,
+    device: torch.device,
+    alias_layers: int | None,
+    tier: TierSetup | None = None,
 ) -> TrainState:
     """Allocate a model's state, and fill it: matrices random, norms 1, biases 0.
 
@@ -24,13 +29,14 @@ def random_state(
         form: how the state is stored.
         device: where the weights are made; the state is pinned for a card.
         alias_layers: layers of storage that all layers share; None gives each its own.
+        tier: what of it is on a drive; None keeps all in RAM.
     """
     units = units_of(shape)
     homes = [
         unit % alias_layers if alias_layers and unit < shape.num_layers else unit
         for unit in range(len(units))
     ]
-    state = TrainState(units, form, pin=device.type == "cuda", homes=homes)
+    state = TrainState(units, form, pin=device.type == "cuda", homes=homes, tier=tier)
     generator = torch.Generator(device).manual_seed(0)
     for unit in sorted(set(homes)):
         flat = torch.empty(units[unit].elements, dtype=form.compute_dtype, device=device)

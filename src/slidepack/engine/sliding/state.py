@@ -17,6 +17,7 @@ from slidepack.engine.sliding.state_format import (
     StateFormat,
     count_of,
     named_tensors,
+    state_of_named,
 )
 from slidepack.engine.sliding.tier_layout import TIER_CHUNK, TierParts, UnitLayout, unit_layout
 from slidepack.engine.sliding.tier_store import TierSetup, TierStore
@@ -102,15 +103,12 @@ class TrainState:
             self.tier_stage_bytes = max((one.stage_bytes for one in layouts if one), default=0)
 
     def _carve(self, elements: int, parts: TierParts) -> AdamWState:
-        return AdamWState(
-            **{
-                "remainder": None,
-                **{
-                    name: torch.empty(0, dtype=dtype)
-                    if name in parts
-                    else self.slab.take(count_of(name, elements), dtype)
-                    for name, dtype in self.form.dtypes.items()
-                },
+        return state_of_named(
+            {
+                name: torch.empty(0, dtype=dtype)
+                if name in parts
+                else self.slab.take(count_of(name, elements), dtype)
+                for name, dtype in self.form.dtypes.items()
             }
         )
 
@@ -187,7 +185,7 @@ class TrainState:
         if self.layout(unit) is not None:
             pieces = [part for _, part in self._fetched(unit, start, stop)]
             found |= {name: torch.cat([one[name] for one in pieces]) for name in pieces[0]}
-        return AdamWState(**{"remainder": None, **found})
+        return state_of_named(found)
 
     def whole(self, unit: int) -> AdamWState:
         """Return a unit's state, as `part` does."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from slidepack.engine.sliding.slab import Slab
 from slidepack.kernels import ADAMW_BLOCK, AdamWState
 
-__all__ = ["FIELDS", "MomentFormat", "StateFormat", "count_of", "named_tensors"]
+__all__ = ["FIELDS", "MomentFormat", "StateFormat", "count_of", "named_tensors", "state_of_named"]
 
 MomentFormat = Literal["fp32", "bf16", "int8"]
 _MOMENT_DTYPES: Final = {
@@ -31,6 +31,18 @@ def named_tensors(state: AdamWState) -> dict[str, Tensor]:
     """Return a unit's tensors by their names, without those that it has not, or not here."""
     named: Mapping[str, Tensor | None] = {name: getattr(state, name) for name in FIELDS}
     return {name: tensor for name, tensor in named.items() if tensor is not None and len(tensor)}
+
+
+def state_of_named(tensors: Mapping[str, Tensor]) -> AdamWState:
+    """Return a unit's tensors as the optimizer takes them."""
+    return AdamWState(
+        tensors["master"],
+        tensors.get("remainder"),
+        tensors["exp_avg"],
+        tensors["exp_avg_sq"],
+        tensors.get("exp_avg_scale"),
+        tensors.get("exp_avg_sq_scale"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

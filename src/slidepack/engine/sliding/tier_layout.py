@@ -16,7 +16,7 @@ from torch import Tensor
 
 from slidepack.engine.nvme.files import padded
 from slidepack.engine.sliding.slab import Slab
-from slidepack.engine.sliding.state_format import StateFormat, count_of
+from slidepack.engine.sliding.state_format import StateFormat, count_of, state_of_named
 from slidepack.kernels import AdamWState
 
 __all__ = ["TIER_CHUNK", "Request", "TierParts", "UnitLayout", "spread", "unit_layout"]
@@ -132,7 +132,7 @@ class UnitLayout:
                 whole = getattr(in_ram, name)
                 first, last = count_of(name, begin), count_of(name, end)
                 found[name] = whole[first:last]
-        return AdamWState(**{"remainder": None, **found})
+        return state_of_named(found)
 
     def _plane_bytes(self, index: int) -> int:
         if not self.parts.master:

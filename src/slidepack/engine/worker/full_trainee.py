@@ -368,8 +368,13 @@ def load_full(
         assert run is not None
         folders = TierFolders(tuple(map(Path, plan.full.nvme.folders)), run.root.parent)
         tier = tier_setup(plan, device, run, folders)
-    state = TrainState(units_of(shape), form, pin=device.type == "cuda", tier=tier)
-    fill_state(folder, shape, state, on_layer)
+    try:
+        state = TrainState(units_of(shape), form, pin=device.type == "cuda", tier=tier)
+        fill_state(folder, shape, state, on_layer)
+    except BaseException:
+        if folders is not None:
+            folders.close()
+        raise
     return FullTrainee(
         folder,
         shape,

@@ -36,14 +36,16 @@ class Trainee(Protocol):
     """Of weights and activations in the passes."""
     attention: LayerAttention
     trainable_params: int
-    checkpoint_bytes: int
-    """What `save` writes."""
     result_bytes: int
     """What `write_result` writes, but for small files."""
     applies_bad_steps: bool
     """Whether a step whose gradient is no number changes weights all the same."""
     carried_steps: int
     """That AdamW's moments had seen before the run's first step."""
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What `save` writes."""
 
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int

@@ -9,14 +9,15 @@ const ids = () => [...document.querySelectorAll("#models > ul > li")].map((one) 
 
 let known = ids();
 document.addEventListener("htmx:afterSwap", (event) => {
-  if (event.detail.target === list && ids() !== known) {
+  if (event.detail.target !== list) return;
+  if (ids() !== known || suggestions.querySelector("[data-waiting]")) {
     known = ids();
     htmx.trigger(suggestions, "refresh");
   }
 });
 
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.detail.elt === form && event.detail.successful) form.reset();
+  if (event.detail.elt === form && event.detail.xhr.status < 400) form.reset();
 });
 
 if (state) {

@@ -81,17 +81,24 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   event.preventDefault();
   stale.add(part);
 });
+// What was on its way already comes too late. Nobody else is told of it: it is never shown.
+document.addEventListener(
+  "htmx:beforeSwap",
+  (event) => {
+    const { target } = event.detail;
+    if (!resting || !parts.includes(target)) return;
+    event.detail.shouldSwap = false;
+    event.stopImmediatePropagation();
+    stale.add(target);
+  },
+  true,
+);
 
 const rest = (wanted) => {
   if (wanted === resting) return;
   resting = wanted;
-  if (wanted) {
-    for (const part of parts) htmx.trigger(part, "htmx:abort");
-    // What was on its way may be older than the order that is made now.
-    stale.add(document.getElementById("waiting-jobs"));
-    return;
-  }
-  for (const part of stale) refresh(part);
+  if (wanted) return;
+  for (const part of [document.getElementById("waiting-jobs"), ...stale]) refresh(part);
   stale.clear();
 };
 
@@ -108,23 +115,25 @@ const move = async (jobs, before) => {
 
 arrange(lists, { move, rest });
 
-// Which jobs are chosen. The choice outlives the lists that are fetched anew.
+// Which jobs are chosen. The choice outlives the lists that are fetched anew: a job that goes from
+// one list to another is in none for a moment.
 
-const chosen = new Map(); // job -> state
+const chosen = new Set();
 const entries = () => [...lists.querySelectorAll(".entry")];
-const statesOf = (entry) => entry.dataset.states.split(",");
 const pickOf = (entry) => entry.querySelector(":scope > .pick");
 
+const jobsWithStates = (entry) => {
+  const states = entry.dataset.states.split(",");
+  return new Map(jobsOf(entry).map((job, place) => [job, states[place]]));
+};
+
+// The chosen jobs that are here, with their states.
+const choice = () => {
+  const here = new Map(entries().flatMap((entry) => [...jobsWithStates(entry)]));
+  return new Map([...here].filter(([job]) => chosen.has(job)));
+};
+
 const showChoice = () => {
-  const known = new Map();
-  for (const entry of entries()) {
-    const states = statesOf(entry);
-    jobsOf(entry).forEach((job, place) => known.set(job, states[place]));
-  }
-  for (const job of [...chosen.keys()]) {
-    if (known.has(job)) chosen.set(job, known.get(job));
-    else chosen.delete(job);
-  }
   for (const entry of entries()) {
     const jobs = jobsOf(entry);
     const number = jobs.filter((job) => chosen.has(job)).length;
@@ -133,12 +142,13 @@ const showChoice = () => {
     pick.indeterminate = number > 0 && number < jobs.length;
     entry.classList.toggle("chosen", number > 0);
   }
-  toolbar.hidden = !chosen.size;
-  const text = `${plural(chosen.size, "job")} selected`;
+  const states = [...choice().values()];
+  toolbar.hidden = !states.length;
+  const text = `${plural(states.length, "job")} selected`;
   const said = document.getElementById("selected");
-  if (chosen.size && said.textContent !== text) said.textContent = text;
+  if (states.length && said.textContent !== text) said.textContent = text;
   for (const button of toolbar.querySelectorAll("[data-act]")) {
-    button.hidden = ![...chosen.values()].some(APPLIES[button.dataset.act]);
+    button.hidden = !states.some(APPLIES[button.dataset.act]);
   }
 };
 
@@ -155,12 +165,9 @@ lists.addEventListener("click", (event) => {
     const to = all.indexOf(entry);
     touched = all.slice(Math.min(from, to), Math.max(from, to) + 1);
   }
-  for (const one of touched) {
-    const states = statesOf(one);
-    jobsOf(one).forEach((job, place) => {
-      if (pick.checked) chosen.set(job, states[place]);
-      else chosen.delete(job);
-    });
+  for (const job of touched.flatMap(jobsOf)) {
+    if (pick.checked) chosen.add(job);
+    else chosen.delete(job);
   }
   lastPick = entry.id;
   showChoice();
@@ -315,18 +322,13 @@ const act = async (action, wanted) => {
   refreshAll();
 };
 
-const jobsWithStates = (entry) => {
-  const states = statesOf(entry);
-  return new Map(jobsOf(entry).map((job, place) => [job, states[place]]));
-};
-
 lists.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
   if (button) act(button.dataset.act, jobsWithStates(button.closest(".entry")));
 });
 toolbar.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
-  if (button) act(button.dataset.act, chosen);
+  if (button) act(button.dataset.act, choice());
 });
 
 // The menu of a row, or of what is chosen. There is one, outside of the lists: it stays open while
@@ -338,7 +340,7 @@ const choices = () => [...menu.children].filter((one) => !one.hidden);
 
 const openMenu = (button) => {
   const entry = button.closest(".entry");
-  subject = entry ? jobsWithStates(entry) : new Map(chosen);
+  subject = entry ? jobsWithStates(entry) : choice();
   opener = button.id;
   for (const choice of menu.children) {
     choice.hidden = ![...subject.values()].some(APPLIES[choice.dataset.act]);

@@ -44,6 +44,13 @@ const before = (entry) => {
   return list.dataset.next ? Number(list.dataset.next) : null;
 };
 
+// How far what is held stands from its place, as a rule of a sheet: an inline style would be handed
+// on to what replaces the entry, and the page's policy forbids those.
+const sheet = new CSSStyleSheet();
+document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+const shift = (pixels) =>
+  sheet.replaceSync(pixels ? `.entry.held { transform: translateY(${pixels}px); }` : "");
+
 // `root` holds the lists. `move(jobs, before)` tells the daemon, and throws where it refuses;
 // `rest(true)` and `rest(false)` say when the lists may not be replaced, and when they may again.
 export const arrange = (root, { move, rest }) => {
@@ -54,10 +61,9 @@ export const arrange = (root, { move, rest }) => {
 
   const busy = () => rest(Boolean(held) || waiting > 0);
 
-  const restore = (list, order) => {
-    if (!list.isConnected) return;
-    const known = order.filter((entry) => entry.parentElement === list);
-    known.forEach((entry, place) => put(entry, place));
+  // Only the entry itself has moved: back at its place, all stand as they did.
+  const restore = (entry, order) => {
+    if (entry.isConnected) put(entry, order.indexOf(entry));
   };
 
   const commit = (entry, order) => {
@@ -68,7 +74,7 @@ export const arrange = (root, { move, rest }) => {
       try {
         await move(jobsOf(entry), target);
       } catch {
-        restore(listOf(entry), order);
+        restore(entry, order);
         say(`${nameOf(entry)} could not be moved, and is at ${where(entry)} again.`);
       } finally {
         waiting -= 1;
@@ -88,12 +94,12 @@ export const arrange = (root, { move, rest }) => {
     held = null;
     cancelAnimationFrame(scrolling);
     entry.classList.remove("held");
-    entry.style.transform = "";
+    shift(0);
     entry.querySelector(".grip").setAttribute("aria-pressed", "false");
     document.documentElement.classList.remove("moving");
     if (!entry.isConnected) return busy();
     const changed = entriesOf(listOf(entry)).some((one, place) => one !== order[place]);
-    if (!keep) restore(listOf(entry), order);
+    if (!keep) restore(entry, order);
     if (keep && changed) commit(entry, order);
     say(`${nameOf(entry)} ${keep ? "put down" : "put back"}, ${where(entry)}.`);
     busy();
@@ -115,7 +121,7 @@ export const arrange = (root, { move, rest }) => {
 
   const follow = () => {
     const { entry, grab, y } = held;
-    entry.style.transform = "";
+    shift(0);
     const others = entriesOf(listOf(entry)).filter((one) => one !== entry);
     const top = y - grab;
     const middle = top + entry.offsetHeight / 2;
@@ -124,7 +130,7 @@ export const arrange = (root, { move, rest }) => {
       return box.top + box.height / 2 < middle;
     }).length;
     put(entry, place);
-    entry.style.transform = `translateY(${top - entry.getBoundingClientRect().top}px)`;
+    shift(top - entry.getBoundingClientRect().top);
   };
 
   const scroll = () => {
