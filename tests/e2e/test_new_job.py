@@ -397,7 +397,8 @@ def test_a_job_waits_for_its_time_and_keeps_its_wishes(
 def test_datasets_are_listed_shown_and_deleted(
     open_visitor: OpenVisitor, studio: Studio, tmp_path: Path
 ) -> None:
-    rows: list[dict[str, object]] = [*chat_rows(20), *({"messages": []} for _ in range(4))]
+    rows: list[dict[str, object]] = [*chat_rows(20)]
+    rows.extend({"messages": []} for _ in range(4))
     rows.append({"messages": [{"role": "user", "content": "<b>alone</b>"}]})
     made = studio.daemon.upload(write_jsonl(tmp_path / "shown.jsonl", rows))
     page = new_page(open_visitor, studio, "/datasets")

@@ -42,9 +42,10 @@ def order(farm: Farm) -> list[int]:
 
 
 def shown(page: Page) -> list[str]:
-    return page.locator("#waiting-jobs .entries > .entry").evaluate_all(
+    found: list[str] = page.locator("#waiting-jobs .entries > .entry").evaluate_all(
         "(entries) => entries.map((entry) => entry.dataset.name)"
     )
+    return found
 
 
 def entry(page: Page, job: int) -> Locator:
@@ -53,7 +54,9 @@ def entry(page: Page, job: int) -> Locator:
 
 def centre(place: Locator) -> tuple[float, float]:
     # None while the list is being replaced.
-    box = wait_until(place.bounding_box, what="it is drawn")
+    wait_until(lambda: place.bounding_box() is not None, what="it is drawn")
+    box = place.bounding_box()
+    assert box is not None
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 

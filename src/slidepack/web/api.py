@@ -104,9 +104,7 @@ async def check_job(service: Service, data: JobRequest) -> Preflight:
         data,
         service.catalogue,
         service.paths,
-        whole_device(
-            await asyncio.to_thread(service.hardware.report), service.settings.device
-        ),
+        whole_device(await asyncio.to_thread(service.hardware.report), service.settings.device),
         service.hardware.measured_drives,
     )
 

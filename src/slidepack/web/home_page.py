@@ -17,7 +17,6 @@ from litestar.response import Template
 from slidepack.daemon.doctor.judge import findings
 from slidepack.daemon.notices.digest import Digest
 from slidepack.daemon.policy.windows import clock_text, open_spans, policy_zone, system_zone
-from slidepack.daemon.probe.tier import Tier
 from slidepack.daemon.requests import ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.attempts import AttemptRecord
@@ -113,7 +112,7 @@ def _hardware(service: Service) -> HardwareView:
         holders=service.holders(),
         planned_ram_bytes=_planned_ram(service.attempts.live()),
         load=os.getloadavg()[0],
-        wear=report.tier.words() if isinstance(report.tier, Tier) else "",
+        wear=service.hardware.wear,
     )
 
 
