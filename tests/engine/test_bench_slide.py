@@ -113,7 +113,8 @@ def test_a_measurement_is_consistent(optimizer: str) -> None:
     assert set(result) == {
         *("shape", "device", "versions", "parameters", "batch", "seq", "tokens", "micro_batches"),
         *("optimizer", "moments", "master", "clip", "threads", "vram_cap_gb"),
-        *("alias_layers", "alias_note", "warm_up_steps", "step_seconds", "median_step_seconds"),
+        *("alias_layers", "alias_note", "nvme", "warm_up_steps", "step_seconds"),
+        *("median_step_seconds",),
         *("total_seconds", "mean_step_seconds", "tokens_per_second", "tokens_per_second_with_tail"),
         *("share_of_ceiling", "share_of_ceiling_with_tail", "split", "ceiling"),
         *("optimizer_rates", "link", "memory", "plan", "loss", "grad_norm", "applied"),
@@ -204,7 +205,7 @@ def test_steps_are_timed_without_waiting_between_them() -> None:
         said.append("step")
         return result
 
-    timing = time_steps(step, lambda: said.append("finish"), 3, lambda: next(ticks))
+    timing = time_steps(step, lambda: said.append("finish"), 3, 2, lambda: next(ticks))
     assert said == ["step", "step", "finish", "step", "step", "step", "finish"]
     assert timing.step_seconds == (1.0, 2.0, 1.0)
     assert timing.total_seconds == 6.5
@@ -323,3 +324,11 @@ def test_an_engine_alone_has_a_rate(name: EngineName, cache: Path) -> None:
 
 def test_there_is_no_link_without_a_card() -> None:
     assert link_rates(CPU) is None
+
+
+def test_what_lies_on_a_drive_is_told(tmp_path: Path) -> None:
+    options = _options(moments="int8", nvme_folder=str(tmp_path), warm_up=1, steps=2)
+    told = bench_slide(options)["nvme"]
+    assert told["stored_bytes"] > 6 * TINY.total_params
+    assert told["written_bytes"] == 3 * told["stored_bytes"]
+    assert list(tmp_path.iterdir()) == []

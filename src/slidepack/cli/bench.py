@@ -54,7 +54,8 @@ def slide(
     batch: Annotated[int, typer.Option(min=1, help="Rows in a step.")],
     seq: Annotated[int, typer.Option(min=2, help="Tokens in a row.")],
     micro_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a micro-batch.")] = 8192,
-    steps: Annotated[int, typer.Option(min=1, help="Steps timed, after two to warm up.")] = 6,
+    steps: Annotated[int, typer.Option(min=1, help="Steps timed, after the warm-up.")] = 6,
+    warm_up: Annotated[int, typer.Option(min=0, help="Steps before those that are timed.")] = 2,
     vram_cap: Annotated[
         float | None, typer.Option(help="VRAM that may be used, in GB; all where left out.")
     ] = None,
@@ -96,6 +97,7 @@ def slide(
         "seq": seq,
         "micro-tokens": micro_tokens,
         "steps": steps,
+        "warm-up": warm_up,
         "vram-cap": vram_cap,
         "optimizer": optimizer,
         "moments": moments,

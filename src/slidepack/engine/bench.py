@@ -121,6 +121,7 @@ def _add_slide(slide: argparse.ArgumentParser) -> None:
     slide.add_argument("--seq", type=int, required=True)
     slide.add_argument("--micro-tokens", type=int, default=8192)
     slide.add_argument("--steps", type=int, default=6)
+    slide.add_argument("--warm-up", type=int, default=2)
     slide.add_argument("--vram-cap", type=float, dest="vram_cap_gb")
     slide.add_argument("--optimizer", choices=("cpu", "gpu", "auto"), default="auto")
     slide.add_argument("--moments", choices=("fp32", "bf16", "int8"), default="fp32")

@@ -143,7 +143,7 @@ def _measure(bench: Bench, trainer: FullTrainer) -> SlidingResult:
             _lane_seconds(trainer.streams, 1)
             before.update(_worked(engines))
 
-    timing = time_steps(stepper.step, finish, steps)
+    timing = time_steps(stepper.step, finish, steps, bench.options.warm_up)
     worked = _worked(engines)
     seconds = {name: worked[name][0] - before[name][0] for name in engines}
     elements = {name: worked[name][1] - before[name][1] for name in engines}
@@ -202,7 +202,9 @@ def measure_ceiling(bench: Bench) -> CeilingResult:
     stepper = Stepper(ceiling.driver, bench.batches(), bench.device, 0.0, frozen=True)
     try:
         with ceiling.optimizer.rehearsal():
-            timing = time_steps(stepper.step, bench.synchronize, bench.options.steps)
+            timing = time_steps(
+                stepper.step, bench.synchronize, bench.options.steps, bench.options.warm_up
+            )
     finally:
         if rows is not None:
             bench.synchronize()

@@ -32,6 +32,8 @@ class SlideOptions:
     """Most tokens of a micro-batch."""
     steps: int = 6
     """Steps measured, after the warm-up."""
+    warm_up: int = 2
+    """Steps before them."""
     vram_cap_gb: float | None = None
     """Device memory that may be used, in 1e9 bytes; None for all."""
     optimizer: EngineName | Literal["auto"] = "auto"
@@ -62,6 +64,8 @@ class SlideOptions:
         layers = shape_named(self.shape).num_layers
         if min(self.batch, self.micro_tokens, self.steps, self.threads) < 1 or self.seq < 2:
             raise ValueError("batch, micro-tokens, steps and threads are 1 or more, seq 2 or more")
+        if self.warm_up < 0:
+            raise ValueError(f"warm-up is {self.warm_up}; use 0 or more")
         if (self.weight_slots or 2) < 2 or self.grad_slots == 0:
             raise ValueError("weight-slots is 2 or more, grad-slots 1 or more")
         if self.vram_cap_gb is not None and self.vram_cap_gb <= 0.0:

@@ -23,7 +23,7 @@ from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.bench_slide.plan import plan_slide
 from slidepack.engine.bench_slide.rates import engine_rate, link_rates
 from slidepack.engine.bench_slide.shapes import shape_named
-from slidepack.engine.bench_slide.steps import WARM_UP_STEPS, Timing
+from slidepack.engine.bench_slide.steps import Timing
 from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.sliding.sharing import EngineName
@@ -78,6 +78,7 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
         )
         ceiling = measure_ceiling(bench)
         link = link_rates(device)
+        return _report(bench, sliding, ceiling, alone=alone, link=link)
     except torch.OutOfMemoryError as error:
         raise SlidepackError(
             "GPU-OUT-OF-MEMORY",
@@ -87,7 +88,6 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
         ) from error
     finally:
         state.close()
-    return _report(bench, sliding, ceiling, alone=alone, link=link)
 
 
 def _cap(options: SlideOptions, device: torch.device) -> int | None:
@@ -158,7 +158,7 @@ def _report(
         "alias_layers": options.alias_layers if bench.aliased else None,
         "alias_note": _alias_note(bench),
         "nvme": _nvme(bench),
-        "warm_up_steps": WARM_UP_STEPS,
+        "warm_up_steps": options.warm_up,
         **timing,
         "share_of_ceiling": timing["tokens_per_second"] / top["tokens_per_second"],
         "share_of_ceiling_with_tail": timing["tokens_per_second_with_tail"]

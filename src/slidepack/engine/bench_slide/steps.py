@@ -15,9 +15,8 @@ from slidepack.engine.sliding.full_driver import FullDriver, StepResult
 from slidepack.engine.sliding.updates import StepSettings
 from slidepack.kernels import adamw_scalars
 
-__all__ = ["WARM_UP_STEPS", "Stepper", "Timing", "random_batches", "time_steps"]
+__all__ = ["Stepper", "Timing", "random_batches", "time_steps"]
 
-WARM_UP_STEPS: Final = 2
 _LR: Final = 1e-5
 _WEIGHT_DECAY: Final = 0.1
 _BETA1: Final = 0.9
@@ -117,6 +116,7 @@ def time_steps(
     step: Callable[[], StepResult],
     finish: Callable[[], Any],
     steps: int,
+    warm_up: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     """Run the warm-up and the measured steps.
@@ -125,9 +125,10 @@ def time_steps(
         step: does one step.
         finish: waits until nothing is under way; called after the warm-up and after the last step.
         steps: to measure.
+        warm_up: before them.
         clock: tells seconds.
     """
-    for _ in range(WARM_UP_STEPS):
+    for _ in range(warm_up):
         step()
     finish()
     marks = [clock()]
