@@ -207,7 +207,11 @@ def _drive_buffers(
     stages = tier.state_stages * unit_bytes(tier.chunk_elements, full.moments, split=split)
     weights = tier.weight_stages * width * shape.layer_params
     rows = tier.row_stages * micro_tokens * shape.hidden * width
-    return {"state on its way to and from drives": stages + weights + rows}
+    # A card has the ends; a CPU's passes read them in the RAM.
+    sizes = unit_sizes(shape)
+    ends = sum(4 * sizes[unit] for unit in tier.master if unit >= shape.num_layers)
+    held = {"embedding and head, of the drives": ends} if ends and not split else {}
+    return {"state on its way to and from drives": stages + weights + rows} | held
 
 
 def _working_bytes(shape: ModelShape, tokens: int, on_cpu: bool) -> int:

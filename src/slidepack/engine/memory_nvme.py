@@ -28,13 +28,13 @@ __all__ = ["Placement", "Traffic", "traffic", "units_in_order"]
 _CHUNK_ELEMENTS: Final = 8 << 20
 _BLOCK_ELEMENTS: Final = 4096
 """A chunk is a multiple: of the blocks of 8-bit moments, and of pages in every format."""
-_STATE_STAGES: Final = 8
-"""Three on their way in, two being updated, three on their way out."""
+_STATE_STAGES: Final = 10
+"""Three on their way in, two being updated, three on their way out, and two of the store's own."""
 _MORE_WEIGHT_STAGES: Final = 2
 _MOST_WEIGHT_STAGES: Final = 7
 """Layers in RAM: as many as the card has slots for, and some that are read ahead of those."""
-_ROW_STAGES: Final = 6
-
+_ROW_STAGES: Final = 8
+"""Six that are read ahead, two that are written."""
 
 Counts = tuple[int, ...]
 """How many units' moments, units' master weights, and layers' inputs are on drives."""
