@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from e2e.browsing import REFUSALS, OpenVisitor
+from e2e.browsing import OpenVisitor
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
@@ -90,14 +90,21 @@ def test_members_are_ranked_by_test_rows_to_be_reported(
 def test_the_best_are_tried_beside_the_base(
     open_visitor: OpenVisitor, studio: Studio, ended: Any
 ) -> None:
-    # Whether there is room for a chat beside what else trains here is not asked for.
-    page = open_visitor(studio.daemon, allowed=(REFUSALS,)).go(f"/sweeps/{ended['sweep_id']}")
+    page = open_visitor(studio.daemon).go(f"/sweeps/{ended['sweep_id']}")
     members = studio.daemon.api("GET", f"/sweeps/{ended['sweep_id']}")["members"]
     page.get_by_role("link", name="Try the best 3 beside the base").click()
     ticked = page.locator('input[name="voice"]:checked')
     expect(ticked).to_have_count(4)
     names = {ticked.nth(number).get_attribute("value") for number in range(4)}
     assert names == {"base", *(f"job-{row['job_id']}" for row in members[:3])}
+    expect(page.locator("#chat-state")).to_have_text("ready", timeout=_WAIT)
+    page.get_by_text("Settings", exact=True).click()
+    page.get_by_label("Longest answer, tokens").fill("8")
+    page.get_by_label("Question").fill("Name stone number 1")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    for name in names:
+        card = page.locator(f'.exchange [data-voice="{name}"]')
+        expect(card).to_contain_text(re.compile(r"\d+ tokens, [\d.]+ a second"), timeout=_WAIT)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
