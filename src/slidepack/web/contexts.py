@@ -27,7 +27,8 @@ class HomePage:
     tonight: DayStrip
     digest: Digest
     """Of the last night, up to now."""
-    models: list[ModelRecord]
+    begun: bool
+    """Whether there is a model, or one on its way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,26 +6,22 @@ import time
 from collections.abc import Callable
 from datetime import tzinfo
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from litestar import Request, get, post
-from litestar.enums import RequestEncodingType
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Body, FromPath
+from litestar.params import FromPath
 from litestar.response import Template
 
 from slidepack.daemon.doctor.judge import findings
 from slidepack.daemon.notices.digest import Digest
 from slidepack.daemon.policy.windows import clock_text, open_spans, policy_zone, system_zone
-from slidepack.daemon.requests import ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.attempts import AttemptRecord
-from slidepack.daemon.store.catalogue import ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.web.access import Access
-from slidepack.web.api import add_model_now
 from slidepack.web.contexts import HomePage
 from slidepack.web.day_strip import DayStrip, day_strip, strip_end
 from slidepack.web.hardware_view import HardwareView, hardware_view
@@ -36,7 +32,6 @@ from slidepack.web.queue_view import LiveJob, QueueView, queue_view, spark
 __all__ = ["home_pages"]
 
 AnyRequest = Request[Any, Any, Any]
-Form = Annotated[dict[str, str], Body(media_type=RequestEncodingType.URL_ENCODED)]
 
 _MOST_LIVE: Final = 8
 _MOST_NEXT: Final = 6
@@ -59,21 +54,6 @@ async def home_part(service: Service, part: FromPath[str]) -> Template:
     return await _part(service, part)
 
 
-@post("/models", status_code=200)
-async def add_model(service: Service, data: Form) -> Template:
-    """Bring a model in from the form and show the models."""
-    wanted = ModelRequest(source=data.get("source", "").strip(), name=data.get("name", "").strip())
-    await asyncio.to_thread(add_model_now, service, wanted)
-    return await _part(service, "library")
-
-
-@post("/models/{model_id:str}/forget", status_code=200)
-async def forget_model(service: Service, model_id: FromPath[str]) -> Template:
-    """Take a model off the list and show the models."""
-    await asyncio.to_thread(service.queue.forget_model, model_id)
-    return await _part(service, "library")
-
-
 @post("/queue/{action:str}", status_code=200)
 async def hold_queue(service: Service, action: FromPath[str]) -> Template:
     """Give the GPU back until the user resumes, or resume; show how the policy stands."""
@@ -84,7 +64,7 @@ async def hold_queue(service: Service, action: FromPath[str]) -> Template:
 
 def home_pages() -> list[HTTPRouteHandler]:
     """Return the handlers, for the pages' router."""
-    return [home, home_part, add_model, forget_model, hold_queue]
+    return [home, home_part, hold_queue]
 
 
 async def _part(service: Service, part: str) -> Template:
@@ -100,7 +80,7 @@ def _home(request: AnyRequest, service: Service, access: Access) -> HomePage:
         queue=_queue(service),
         tonight=_tonight(service),
         digest=_digest(service),
-        models=_models(service),
+        begun=_begun(service),
     )
 
 
@@ -178,8 +158,8 @@ def _digest(service: Service) -> Digest:
     return service.notices.digest(time.time())
 
 
-def _models(service: Service) -> list[ModelRecord]:
-    return service.catalogue.models()
+def _begun(service: Service) -> bool:
+    return any(model.state != "failed" for model in service.catalogue.models())
 
 
 _PARTS: Final[dict[str, Callable[[Service], object]]] = {
@@ -188,5 +168,4 @@ _PARTS: Final[dict[str, Callable[[Service], object]]] = {
     "queue": _queue,
     "tonight": _tonight,
     "digest": _digest,
-    "library": _models,
 }

@@ -4,7 +4,3 @@
 import { acceptDrops } from "./drop.js";
 
 acceptDrops({ onDone: (dataset) => window.location.assign(`/new?dataset=${dataset.id}`) });
-
-document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.target.id === "add-model" && event.detail.xhr.status === 200) event.target.reset();
-});
