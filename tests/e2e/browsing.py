@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect
 from support.daemons import DaemonProcess
 
 OpenVisitor = Callable[..., "Visitor"]
@@ -54,9 +54,9 @@ class Visitor:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def on_dialog(self, dialog: Dialog) -> None:
-        """Answer yes, and note the question."""
+        """Complain: the pages ask with dialogs of their own."""
         self.complaints.append(f"dialog: {dialog.message}")
-        dialog.accept()
+        dialog.dismiss()
 
 
 def visit(
@@ -78,6 +78,13 @@ def visit(
     visitor.page.on("dialog", visitor.on_dialog)
     visitor.page.goto(daemon.api("POST", "/login-links")["url"])
     return visitor
+
+
+def agree(page: Page, question: str) -> None:
+    """Say yes to what a page asks before it does something that cannot be undone."""
+    dialog = page.get_by_role("dialog", name=question)
+    dialog.locator('[value="yes"]').click()
+    expect(dialog).to_be_hidden()
 
 
 def drop_file(page: Page, path: Path) -> None:

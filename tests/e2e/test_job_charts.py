@@ -90,6 +90,42 @@ def test_a_drag_looks_closer_until_single_steps_and_a_double_click_goes_back(
     wait_until(lambda: _fine(page) == coarse, what="the whole run is back")
 
 
+def test_a_finger_chooses_a_part_and_scrolls_as_elsewhere(
+    open_visitor: OpenVisitor, studio: Studio, long_job: int
+) -> None:
+    visitor = open_visitor(
+        studio.daemon, has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}
+    )
+    page = visitor.go(f"/jobs/{long_job}")
+    expect(page.locator("#chart")).to_have_attribute("data-points", str(_LONG))
+    page.locator("#chart").scroll_into_view_if_needed()
+    box = page.locator("#chart .u-over").bounding_box()
+    assert box is not None
+    touch = page.context.new_cdp_session(page)
+
+    def swipe(begin: tuple[float, float], end: tuple[float, float]) -> None:
+        for kind, share in (("touchStart", 0), *(("touchMove", n / 6) for n in range(1, 7))):
+            x, y = (one + (other - one) * share for one, other in zip(begin, end, strict=True))
+            touch.send(
+                "Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]}
+            )
+        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    def at(share: float) -> float:
+        return box["x"] + box["width"] * share
+
+    middle = box["y"] + box["height"] / 2
+    swipe((at(0.25), middle), (at(0.75), middle))
+    _wait_for_other_range(page, (0, _LONG))
+    begin, end = _shown(page)
+    assert begin == pytest.approx(0.25 * _LONG, abs=0.02 * _LONG)
+    assert end == pytest.approx(0.75 * _LONG, abs=0.02 * _LONG)
+    before = page.evaluate("scrollY")
+    swipe((at(0.5), middle), (at(0.52), middle - 200))
+    wait_until(lambda: page.evaluate("scrollY") > before, what="the page scrolls")
+    assert _shown(page) == (begin, end)
+
+
 def test_every_look_is_there_by_keyboard_alone(
     open_visitor: OpenVisitor, studio: Studio, long_job: int
 ) -> None:
@@ -196,12 +232,15 @@ def test_a_second_job_with_the_same_settings_is_a_button_away(
     open_visitor: OpenVisitor, studio: Studio, long_job: int
 ) -> None:
     page = open_visitor(studio.daemon).go(f"/jobs/{long_job}")
-    page.get_by_role("button", name="Duplicate").click()
-    expect(page).not_to_have_url(re.compile(rf"/jobs/{long_job}$"))
+    page.get_by_role("link", name="Duplicate").click()
+    expect(page).to_have_url(re.compile(rf"/new\?from={long_job}$"))
+    expect(page.locator("#origin")).to_contain_text("A long history")
+    page.get_by_role("button", name="Start").click()
+    expect(page).to_have_url(re.compile(r"/jobs/\d+$"))
     copy = int(page.url.rsplit("/", 1)[1])
     assert studio.daemon.job(copy)["name"] == "A long history"
     studio.daemon.api("POST", f"/jobs/{copy}/cancel")
-    page.go_back()
+    page.goto(f"{studio.daemon.address.url}/jobs/{long_job}")
     page.get_by_role("link", name="Delete").click()
     expect(page).to_have_url(re.compile(rf"/jobs/{long_job}/delete$"))
 

@@ -2,7 +2,7 @@
 
 import re
 
-from e2e.browsing import REFUSALS, OpenVisitor
+from e2e.browsing import REFUSALS, OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
@@ -16,7 +16,7 @@ def expect_state(pages: tuple[Page, ...], state: str) -> None:
 
 def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio: Studio) -> None:
     job_id = studio.start(name="Long run", steps=5000)
-    first = open_visitor(studio.daemon, allowed=("dialog: Cancel this job for good",))
+    first = open_visitor(studio.daemon)
     second = open_visitor(studio.daemon)
     queue = open_visitor(studio.daemon).page
     pages = (first.go(f"/jobs/{job_id}"), second.go(f"/jobs/{job_id}"))
@@ -40,7 +40,12 @@ def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio:
     expect(page.locator("#history")).to_contain_text("Resumed; waits for its turn.")
 
     page.get_by_role("button", name="Cancel").click()
-    assert first.complaints == ["dialog: Cancel this job for good?"]
+    # Nothing happens before a yes.
+    page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert studio.daemon.job(job_id)["state"] == "running"
+    page.get_by_role("button", name="Cancel").click()
+    agree(page, "Cancel this job for good?")
     expect_state(pages, "cancelled")
     expect(entry).to_contain_text("cancelled", timeout=_LONG)
     for each in pages:
@@ -54,7 +59,7 @@ def test_two_buttons_pressed_at_once_show_the_refusal(
     open_visitor: OpenVisitor, studio: Studio
 ) -> None:
     job_id = studio.start(name="Cancelled elsewhere", steps=5000)
-    visitor = open_visitor(studio.daemon, allowed=(REFUSALS, "dialog: Cancel this job for good"))
+    visitor = open_visitor(studio.daemon, allowed=(REFUSALS,))
     page = visitor.go(f"/jobs/{job_id}")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     # This page hears of nothing any more, and so shows a button that cannot work.
@@ -62,6 +67,7 @@ def test_two_buttons_pressed_at_once_show_the_refusal(
     studio.daemon.api("POST", f"/jobs/{job_id}/cancel")
     studio.daemon.wait_for(job_id, "cancelled")
     page.get_by_role("button", name="Cancel").click()
+    agree(page, "Cancel this job for good?")
     expect(page.get_by_role("alert")).to_contain_text("RUN-STATE")
     expect(page.get_by_role("alert")).to_contain_text("it is cancelled")
 

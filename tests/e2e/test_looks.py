@@ -64,7 +64,7 @@ def test_empty_pages_say_what_to_do(daemon: DaemonProcess, open_visitor: OpenVis
             daemon, color_scheme=scheme, viewport={"width": width, "height": 900}
         ).page
         expect(page.locator("#queue")).to_contain_text("No job yet.")
-        expect(page.locator("#library")).to_contain_text("No model yet.")
+        expect(page.locator("#first-model")).to_contain_text("No model yet")
         expect(page.get_by_role("link", name="Begin without a file")).to_be_visible()
         look(page, f"home-empty-{scheme}-{width}")
 
@@ -89,5 +89,5 @@ def test_every_field_has_a_label_and_every_stop_of_tab_a_visible_focus(page: Pag
         if name == "BODY":
             break
         stops.append((name, outline))
-    assert {"file", "source", "queue-pause"} <= {name for name, _ in stops}
+    assert {"file", "queue-pause"} <= {name for name, _ in stops}
     assert {outline for _, outline in stops} == {"solid"}

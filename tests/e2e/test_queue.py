@@ -205,7 +205,7 @@ def test_several_jobs_are_chosen_and_acted_on(
     toolbar.get_by_role("button", name="Cancel").click()
     sure = page.get_by_role("dialog", name="Cancel 3 jobs for good?")
     expect(sure).to_contain_text("Beta")
-    sure.get_by_role("button", name="Keep").click()
+    sure.get_by_role("button", name="Leave it").click()
     expect(sure).to_be_hidden()
     assert len(order(farm)) == 4
     toolbar.get_by_role("button", name="Cancel").click()

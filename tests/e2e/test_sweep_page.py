@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from e2e.browsing import OpenVisitor
+from e2e.browsing import OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
@@ -127,13 +127,14 @@ def test_the_rest_is_cancelled_and_the_sweep_deleted(
     open_visitor: OpenVisitor, studio: Studio
 ) -> None:
     queued = _queue(studio, name="Too long", grid={"lr": [1e-4, 1e-3]}, fixed={"steps": 9000})
-    visitor = open_visitor(
-        studio.daemon, allowed=("dialog: Cancel the 2 members", "dialog: Delete this sweep")
-    )
-    page = visitor.go(f"/sweeps/{queued['sweep_id']}")
+    page = open_visitor(studio.daemon).go(f"/sweeps/{queued['sweep_id']}")
     page.get_by_role("button", name="Cancel the rest").click()
+    # What the question was asked from may be drawn anew before the answer.
+    page.evaluate("document.getElementById('cancel').remove()")
+    agree(page, "Cancel the 2 members")
     expect(page.locator("#sweep-rows .state.cancelled")).to_have_count(2, timeout=_WAIT)
     page.get_by_role("button", name="Delete").click()
+    agree(page, "Delete this sweep with its 2 jobs?")
     expect(page).to_have_url(re.compile("/sweeps$"))
     expect(page.get_by_role("heading", name="Sweeps")).to_be_visible()
     expect(page.get_by_text("Too long")).to_have_count(0)

@@ -104,7 +104,7 @@ def test_the_routes_are_all_seen(daemon: DaemonProcess) -> None:
         ("POST", "/api/v1/jobs/987/cancel"),
         ("DELETE", "/api/v1/models/987"),
         ("POST", "/jobs/987/cancel"),
-        ("POST", "/models"),
+        ("POST", "/models/987/delete"),
     } <= unsafe
     assert ("GET", "/api/v1/jobs/987/adapter") in routes
 

@@ -28,7 +28,6 @@ from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.probe.wsl import WslInfo
 from slidepack.daemon.states import LIVE, TERMINAL, JobState
-from slidepack.daemon.store.catalogue import ModelRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.errors import ErrorReport
 from slidepack.web.app import template_engine
@@ -341,29 +340,6 @@ _HELD = policy_state(
 
 
 def pages() -> Iterator[HomePage]:
-    models = [
-        ModelRecord(
-            id=state,
-            name=f"A <{state}> model",
-            kind="folder",
-            source="/m",
-            state=state,
-            path="/m",
-            content_hash="",
-            stamp="",
-            architecture="llama",
-            params=134_500_000,
-            bytes=1 << 29,
-            license="apache-2.0",
-            revision="",
-            stage="reads",
-            done=1,
-            total=2,
-            error=_ERROR if state == "failed" else None,
-            created_at=1.0,
-        )
-        for state in ("importing", "ready", "failed")
-    ]
     failed = FailedJob(id=1, name="A <job>", code="RUN-FAILED", why="of <that>")
     energy = EnergyReport(
         joules=None,
@@ -387,7 +363,7 @@ def pages() -> Iterator[HomePage]:
             queue=queue(full=full),
             tonight=strip("2026-03-10T18:30", nights("23:00-07:00") if full else Policy()),
             digest=compose(night if full else quiet),
-            models=models if full else [],
+            begun=full,
         )
 
 
@@ -401,6 +377,8 @@ def test_the_page_shows_everything_escaped() -> None:
     assert bare.count("It could not be read.") == 4
     assert "Nothing ran since yesterday morning." in bare
     assert '<a href="/" aria-current="page">Home</a>' in whole
+    assert 'href="/models">choose one to train' in bare
+    assert "choose one to train" not in whole
 
 
 def test_the_page_offers_what_fits_how_the_policy_stands() -> None:

@@ -1,13 +1,15 @@
 """Templates render from their page's context alone; a misspelt field is an error."""
 
+import ast
 import re
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
-from jinja2 import UndefinedError
+from jinja2 import UndefinedError, meta
 
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.catalogue import DatasetRecord
@@ -211,6 +213,49 @@ def test_error_templates_render(name: str) -> None:
     text = render(name, error=_ERROR)
     assert "RUN-FAILED" in text
     assert "It &lt;failed&gt;." in text
+
+
+def _texts(tree: ast.AST) -> set[str]:
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def _named(source: str) -> Iterator[str]:
+    """Yield the templates that a module names, of f-strings what its own words make of them."""
+    tree = ast.parse(source)
+    words = _texts(tree)
+    yield from (text for text in words if text in _ALL)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        parts = [
+            re.escape(str(part.value)) if isinstance(part, ast.Constant) else "(.+)"
+            for part in node.values
+        ]
+        for name in _ALL:
+            found = re.fullmatch("".join(parts), name)
+            if found is not None and words.issuperset(found.groups()):
+                yield name
+
+
+def _refers_to(name: str) -> set[str]:
+    engine = template_engine().engine
+    tree = engine.parse((_ROOT / _FOLDER / name).read_text("utf-8"))
+    return {one for one in meta.find_referenced_templates(tree) if one is not None}
+
+
+def test_every_template_is_shown_by_some_route() -> None:
+    modules = (_ROOT / _FOLDER).parent.glob("*.py")
+    seen: set[str] = set()
+    ahead = {name for module in modules for name in _named(module.read_text("utf-8"))}
+    while ahead:
+        seen |= ahead
+        ahead = {one for name in ahead for one in _refers_to(name)} - seen
+    assert sorted(set(_ALL) - seen) == []
+    assert sorted(seen - set(_ALL)) == []
 
 
 def test_misspelt_field_is_an_error() -> None:

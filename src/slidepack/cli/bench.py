@@ -12,6 +12,7 @@ from slidepack.cli.bench_packed import packed
 from slidepack.cli.bench_planner import planner
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.bench_sweep import sweep
+from slidepack.cli.bench_web import web
 from slidepack.cli.output import print_json, print_table, say
 
 app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
@@ -133,6 +134,7 @@ app.command("packed")(packed)
 app.command("nvme")(nvme)
 app.command("chat")(chat)
 app.command("daemon")(daemon)
+app.command("web")(web)
 app.command("planner")(planner)
 app.command("sweep")(sweep)
 

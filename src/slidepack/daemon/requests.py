@@ -192,11 +192,16 @@ def freeze_job(request: JobRequest, catalogue: Catalogue, paths: DataPaths) -> J
         revision=model.revision,
         name=model.source if model.kind == "hub" else model.name,
     )
-    title = f"{clip(Path(dataset.name).stem, 100)} on {base.model_id}"
+    title = job_title(dataset, base.model_id)
     rows = dataset_ref(dataset, paths)
     return job_spec(
         request, title, base, rows, None if held_out is None else dataset_ref(held_out, paths)
     )
+
+
+def job_title(dataset: DatasetRecord, model_id: str) -> str:
+    """Return the name of a job that was given none."""
+    return f"{clip(Path(dataset.name).stem, 100)} on {model_id}"
 
 
 def job_spec(

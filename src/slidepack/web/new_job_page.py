@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.enums import RequestEncodingType
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Body, FromPath, FromQuery
+from litestar.params import Body, FromPath, FromQuery, QueryParameter
 from litestar.response import Template
 
 from slidepack.daemon.first_look import Preview, columns_seen, rows_seen
@@ -22,6 +22,7 @@ from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import LORA_TARGETS
 from slidepack.web.access import Access
 from slidepack.web.datasets_api import check_draft_now
+from slidepack.web.form_values import FormValues, values_of_job
 from slidepack.web.job_form import parse_new_job
 from slidepack.web.new_job_view import NewJobPage, forecast_of, look_at, time_words
 from slidepack.web.page_session import csrf_of
@@ -59,9 +60,14 @@ async def new_job(
     dataset: FromQuery[int | None] = None,
     draft: FromQuery[str] = "",
     model: FromQuery[str] = "",
+    origin: Annotated[int | None, QueryParameter(name="from")] = None,
 ) -> Template:
-    """Show the form; an address may choose the data and the model."""
-    page = await asyncio.to_thread(_page, request, service, access, dataset, draft, model)
+    """Show the form; an address may choose the data and the model, or a job to begin with."""
+    if origin is None:
+        values = FormValues(model=model, dataset=dataset)
+    else:
+        values = await asyncio.to_thread(values_of_job, service, origin)
+    page = await asyncio.to_thread(_page, request, service, access, values, draft)
     return Template("new_job.html", context={"page": page})
 
 
@@ -159,18 +165,19 @@ def _page(
     request: AnyRequest,
     service: Service,
     access: Access,
-    dataset: int | None,
+    values: FormValues,
     draft: str,
-    model: str,
 ) -> NewJobPage:
     datasets = service.catalogue.datasets()
     now = time.time()
     tonight = service.policy.tonight(now)
-    asked = parse_new_job({"model": model, "dataset": str(dataset or "")}, now)
+    chosen = {"model": values.model, "method": values.method, "dataset": str(values.dataset or "")}
+    asked = parse_new_job(values.texts | chosen, now)
     return NewJobPage(
         csrf_token=csrf_of(request, access),
         datasets=datasets,
-        dataset=dataset if any(one.id == dataset for one in datasets) else None,
+        dataset=values.dataset if any(one.id == values.dataset for one in datasets) else None,
+        values=values,
         draft=draft,
         defaults=JobRequest(model="", dataset=0),
         targets=LORA_TARGETS,

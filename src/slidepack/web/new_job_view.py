@@ -16,6 +16,7 @@ from slidepack.daemon.store.catalogue import DatasetRecord
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.memory import Machine
+from slidepack.web.form_values import FormValues
 from slidepack.web.format import duration, plural, size
 from slidepack.web.job_form import NewJob
 
@@ -101,6 +102,8 @@ class NewJobPage:
     datasets: list[DatasetRecord]
     dataset: int | None
     """Chosen as the page opens."""
+    values: FormValues
+    """What the fields hold as the page opens."""
     draft: str
     """An upload to check as the page opens; empty for none."""
     defaults: JobRequest

@@ -1,25 +1,28 @@
 """Checkpoints of state on a drive: links that nothing writes to, and files that are used again."""
 
+import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from slidepack.engine.nvme.ring import RingTransport
 from slidepack.engine.sliding.state import StateFormat, TrainState, Unit
 from slidepack.engine.sliding.tier_store import TierSetup
+from slidepack.engine.worker.stored_unit import read_tier_record, write_tier_record
 from slidepack.engine.worker.unit_files import read_units, write_units
 
 UNITS = [Unit("layer 0", 10_000, 9_000), Unit("embedding", 5_000, 5_000)]
 FORM = StateFormat(split=True, moments="int8")
 
 
-def _state(folder: Path, *, on_tier: bool = True) -> TrainState:
-    both = frozenset(range(len(UNITS)))
+def _state(folder: Path, *, on_tier: bool = True, units: tuple[int, ...] = (0, 1)) -> TrainState:
+    chosen = frozenset(units)
     tier = TierSetup(
         folders=(folder / "one", folder / "two"),
-        moments=both,
-        master=both,
+        moments=chosen,
+        master=chosen,
         transport=RingTransport(threads=2),
         chunk=4096,
     )
@@ -80,16 +83,65 @@ def test_files_of_checkpoints_that_are_gone_are_used_again(tmp_path: Path) -> No
     state.close()
 
 
-@pytest.mark.parametrize("to_tier", [True, False], ids=["to-drive", "to-ram"])
-def test_state_is_taken_over_in_either_form(tmp_path: Path, to_tier: bool) -> None:
-    source = _state(tmp_path / "source", on_tier=not to_tier)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (0, 1)), ((0, 1), ()), ((1,), (0, 1)), ((0,), (0, 1)), ((0, 1), (1,)), ((0,), (1,))],
+    ids=str,
+)
+def test_state_is_taken_over_in_either_form(
+    tmp_path: Path, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    source = _state(tmp_path / "source", on_tier=bool(before), units=before)
     _fill(source, 1)
     digest = _save(source, tmp_path / "saved")
-    target = _state(tmp_path / "target", on_tier=to_tier)
+    target = _state(tmp_path / "target", on_tier=bool(after), units=after)
     read_units(target, tmp_path / "saved", digest)
     assert _same(_weights(source), _weights(target))
     source.close()
     target.close()
+
+
+@pytest.mark.parametrize("to_tier", [True, False], ids=["linked", "to-ram"])
+def test_a_flipped_bit_is_found(tmp_path: Path, to_tier: bool) -> None:
+    state = _state(tmp_path)
+    _fill(state, 1)
+    digest = _save(state, tmp_path / "saved")
+    target = _state(tmp_path / "target", on_tier=to_tier)
+    read_units(target, tmp_path / "saved", digest)
+    again = _save(target, tmp_path / "again") if to_tier else digest
+    folder = tmp_path / ("again" if to_tier else "saved")
+    for path in sorted(folder.glob("*.state-*")):
+        size = path.stat().st_size
+        for place in (0, size - 4096) if size else ():
+            _flip(path, place)
+            with pytest.raises(ValueError, match="not what was written"):
+                read_units(target, folder, again)
+            _flip(path, place)
+    read_units(target, folder, again)
+    state.close()
+    target.close()
+
+
+def _flip(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        (byte,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 16]))
+
+
+def test_checkpoints_of_before_there_were_digests_are_read(tmp_path: Path) -> None:
+    state = _state(tmp_path)
+    _fill(state, 1)
+    _save(state, tmp_path / "saved")
+    record, _ = read_tier_record(tmp_path / "saved")
+    assert record is not None
+    data = write_tier_record(tmp_path / "saved", msgspec.structs.replace(record, checks=()))
+    before = _weights(state)
+    _fill(state, 2)
+    read_units(state, tmp_path / "saved", hashlib.sha256(data).hexdigest())
+    assert _same(_weights(state), before)
+    state.close()
 
 
 def test_damaged_records_and_missing_files_are_refused(tmp_path: Path) -> None:

@@ -36,13 +36,29 @@ class Piece(NamedTuple):
     size: int
 
 
+class Check(NamedTuple):
+    """The digest of bytes as they were in memory, before they went to a drive."""
+
+    size: int
+    crc: int
+    """CRC-32."""
+
+
 class TierFile:
     """One file of exact bytes; over several folders it is striped, a file in each."""
 
-    def __init__(self, paths: Sequence[Path], num_bytes: int, descriptors: Sequence[int]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        num_bytes: int,
+        descriptors: Sequence[int],
+        checks: dict[int, Check] | None,
+    ) -> None:
         """Take over open descriptors, one a path; use `create` or `open`."""
         self.paths = tuple(paths)
         self.bytes = num_bytes
+        self.checks = checks
+        """Digests of what was written, by its first byte; None where nobody will ask."""
         self.direct_refused = ""
         """Why the page cache is not passed by, as the file system put it; empty where it is."""
         self._descriptors = list(descriptors)
@@ -51,32 +67,47 @@ class TierFile:
             self._try_direct(descriptor)
 
     @classmethod
-    def create(cls, paths: Path | Sequence[Path], num_bytes: int) -> Self:
+    def create(
+        cls,
+        paths: Path | Sequence[Path],
+        num_bytes: int,
+        *,
+        checks: dict[int, Check] | None = None,
+    ) -> Self:
         """Make and allocate the file; nothing of its size is left to be found later.
 
         Args:
             paths: one path, or one in each folder that takes a share, always in the same order.
             num_bytes: a multiple of `ALIGNMENT`.
+            checks: takes digests of what is written; None for none.
 
         Raises:
             ValueError: the size is no such multiple.
             SlidepackError: DISK-FULL, DISK-UNWRITABLE (a path that exists is never taken over) or
                 DISK-FAILED; nothing of the file is left then.
         """
-        return cls._opened(_listed(paths), num_bytes, os.O_CREAT | os.O_EXCL)
+        return cls._opened(_listed(paths), num_bytes, os.O_CREAT | os.O_EXCL, checks)
 
     @classmethod
-    def open(cls, paths: Path | Sequence[Path], num_bytes: int) -> Self:
-        """Open a file that `create` made with the same arguments.
+    def open(
+        cls,
+        paths: Path | Sequence[Path],
+        num_bytes: int,
+        *,
+        checks: dict[int, Check] | None = None,
+    ) -> Self:
+        """Open a file that `create` made with the same arguments; `checks` are what is known of it.
 
         Raises:
             ValueError: the size is no multiple of `ALIGNMENT`.
             SlidepackError: DISK-FAILED: a part is missing or of another size; DISK-UNWRITABLE.
         """
-        return cls._opened(_listed(paths), num_bytes, 0)
+        return cls._opened(_listed(paths), num_bytes, 0, checks)
 
     @classmethod
-    def _opened(cls, paths: Sequence[Path], num_bytes: int, flags: int) -> Self:
+    def _opened(
+        cls, paths: Sequence[Path], num_bytes: int, flags: int, checks: dict[int, Check] | None
+    ) -> Self:
         if num_bytes <= 0 or num_bytes % ALIGNMENT:
             raise ValueError(f"a tier file has a multiple of {ALIGNMENT} bytes, not {num_bytes}")
         descriptors: list[int] = []
@@ -90,7 +121,7 @@ class TierFile:
                     _allocate(descriptor, size)
                 elif (found := os.fstat(descriptor).st_size) != size:
                     raise OSError(errno.EIO, f"it has {found} bytes, {size} were written")
-            return cls(paths, num_bytes, descriptors)
+            return cls(paths, num_bytes, descriptors, checks)
         except OSError as error:
             for made, descriptor in zip(paths, descriptors, strict=False):
                 os.close(descriptor)

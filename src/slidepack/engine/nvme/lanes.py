@@ -1,6 +1,7 @@
 """The queues of a transport: one for each direction, so that neither starves."""
 
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.nvme.files import Piece, TierFile
+from slidepack.engine.nvme.files import Check, Piece, TierFile
 from slidepack.engine.nvme.transport import Pending, check_memory
 
 THREADS: Final = 8
@@ -21,6 +22,8 @@ class Task(NamedTuple):
     """One piece of a request."""
 
     file: TierFile
+    offset: int
+    """Of the request in the file, in bytes."""
     piece: Piece
     memory: Tensor
     """All of the request's."""
@@ -59,7 +62,7 @@ class Lanes:
             refused.piece_done(self._failure)
             return refused
         pending = Pending(len(pieces))
-        self._lanes[verb].put([Task(file, piece, memory, after, pending) for piece in pieces])
+        self._lanes[verb].put([Task(file, offset, piece, memory, after, pending) for piece in pieces])
         return pending
 
     def close(self) -> None:
@@ -115,6 +118,8 @@ class _Lane:
                 if not task.pending.failed():
                     if task.after is not None:
                         task.after.synchronize()
+                    if self._verb == "write":
+                        _check(task)
                     self._transfer(task)
             except Exception as raised:  # noqa: BLE001  # it is raised again where the run waits
                 self._failed(raised)
@@ -130,6 +135,22 @@ class _Lane:
                     return None
                 self._changed.wait()
             return self._tasks.popleft()
+
+
+def _check(task: Task) -> None:
+    """Note the digest of what is about to be written.
+
+    By the thread that writes it: one alone would be slower than the drive.
+    """
+    if task.file.checks is None:
+        return
+    piece, first = task.piece, task.offset + task.piece.start
+    memory = task.memory[piece.start : piece.start + piece.size]
+    if memory.is_cuda:
+        # It never passes through main memory; nothing is better than what was true before.
+        task.file.checks.pop(first, None)
+    else:
+        task.file.checks[first] = Check(piece.size, zlib.crc32(memory.numpy().data))
 
 
 def _given_up(verb: str) -> SlidepackError:

@@ -19,16 +19,16 @@ from torch import Tensor
 
 from slidepack.engine.nvme.choose import require_room
 from slidepack.engine.nvme.failures import disk_error
-from slidepack.engine.nvme.files import ALIGNMENT, TierFile
+from slidepack.engine.nvme.files import ALIGNMENT, Check, TierFile
 from slidepack.engine.nvme.transport import Transport
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.state_format import count_of
 from slidepack.engine.sliding.tier_layout import Request, UnitLayout
 
-__all__ = ["TierSetup", "TierStore"]
+__all__ = ["NO_LINKS", "TierSetup", "TierStore"]
 
 _SUFFIX: Final = ".state"
-_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 """How file systems say that they make no hard link, or not there."""
 
 
@@ -48,6 +48,8 @@ class TierSetup:
     sets: int = 1
     """Files of each unit to allocate before the start: one to work in, and one for each checkpoint
     that is kept."""
+    copies: int = 0
+    """Of the state that checkpoints are known to be, as no link can be made; 0 where it can."""
 
 
 @dataclass(slots=True)
@@ -102,8 +104,10 @@ class TierStore:
         self._units: dict[int, _Unit] = {}
         self._open: _Open | None = None
         self._seen: tuple[tuple[int, int, bool], dict[str, Tensor]] | None = None
-        self.copied = False
-        """Whether the last checkpoint is a copy: the file system made no link of it."""
+        self.copies = setup.copies
+        """See `TierSetup`."""
+        self.copied = setup.copies > 0
+        """Whether checkpoints are copies: the file system makes no links to them."""
         self.written_bytes = 0
         """By the optimizer so far."""
         used = {home: layouts[home] for home in homes}
@@ -144,7 +148,7 @@ class TierStore:
         return unit
 
     def _create(self, home: int, layout: UnitLayout) -> TierFile:
-        return TierFile.create(self._new_paths(home), layout.bytes)
+        return TierFile.create(self._new_paths(home), layout.bytes, checks={})
 
     def _new_paths(self, home: int) -> list[Path]:
         self._serial += 1
@@ -199,7 +203,7 @@ class TierStore:
     def _spare(self, home: int, unit: _Unit) -> TierFile:
         for paths in unit.files:
             if paths != unit.current.paths and all(path.stat().st_nlink == 1 for path in paths):
-                return TierFile.open(paths, unit.layout.bytes)
+                return TierFile.open(paths, unit.layout.bytes, checks={})
         made = self._create(home, unit.layout)
         unit.files.append(made.paths)
         return made
@@ -347,12 +351,20 @@ class TierStore:
         self.copied = not linked
         return linked
 
-    def adopt(self, unit: int, sources: Sequence[Path]) -> bool:
+    def checks(self, unit: int) -> dict[int, Check]:
+        """Return the digests of what was written into a unit's file, by where it lies."""
+        self.settle()
+        found = self._units[self._homes[unit]].current.checks
+        assert found is not None
+        return dict(sorted(found.items()))
+
+    def adopt(self, unit: int, sources: Sequence[Path], checks: Mapping[int, Check]) -> bool:
         """Take a checkpoint's files as they are for a unit's state.
 
         Args:
             unit: index.
             sources: of the same layout, one for each folder.
+            checks: their digests.
 
         Returns:
             Whether it did; the file system may make no link of them here.
@@ -363,11 +375,13 @@ class TierStore:
         """
         home = self._homes[unit]
         one = self._units[home]
-        self._open = self._seen = None
+        # What was changed last may be of another unit.
+        self.settle()
+        self._seen = None
         paths = self._new_paths(home)
         if not _try_links(sources, paths):
             return False
-        file = TierFile.open(paths, one.layout.bytes)
+        file = TierFile.open(paths, one.layout.bytes, checks=dict(checks))
         one.current.close()
         one.current, one.frozen, one.written = file, True, 0
         one.untouched.clear()
@@ -410,7 +424,7 @@ def _try_links(sources: Sequence[Path], targets: Sequence[Path]) -> bool:
     except OSError as error:
         for target in targets:
             target.unlink(missing_ok=True)
-        if error.errno in _NO_LINKS:
+        if error.errno in NO_LINKS:
             return False
         raise
     return True

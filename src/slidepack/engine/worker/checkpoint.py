@@ -67,7 +67,8 @@ def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Pa
     """Write a checkpoint durably; keep the last two, and the newest that is healthy.
 
     A crash at any moment leaves the earlier checkpoints whole; an unfinished one has a name that
-    is never resumed from.
+    is never resumed from. With state on drives no more than two are kept: the room for them is
+    taken before the start, and a healthy one is worth more than the last but one.
 
     Raises:
         OSError: the disk refused; nothing was replaced.
@@ -86,15 +87,23 @@ def save_checkpoint(trainee: Trainee, state: LaneState, checkpoints: Path) -> Pa
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _remove_old(finished_checkpoints(checkpoints))
+    _remove_old(finished_checkpoints(checkpoints), exact=trainee.keeps_exactly)
     return final
 
 
-def _remove_old(newest_first: list[Path]) -> None:
-    """Remove all but the last two, and the newest one to go on from after a divergence."""
+def _remove_old(newest_first: list[Path], *, exact: bool) -> None:
+    """Remove all but the last two, and the newest one to go on from after a divergence.
+
+    Args:
+        newest_first: all there are.
+        exact: keep two and no more; that one takes the place of the last but one.
+    """
     good = next((path for path in newest_first if _is_healthy(path)), None)
-    for old in newest_first[KEPT:]:
-        if old != good:
+    kept = newest_first[:KEPT]
+    if good is not None and good not in kept:
+        kept = [*kept[: KEPT - exact], good]
+    for old in newest_first:
+        if old not in kept:
             shutil.rmtree(old)
 
 

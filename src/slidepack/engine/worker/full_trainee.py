@@ -79,6 +79,7 @@ class FullTrainee:
         self.result_bytes = sum(unit.elements for unit in state.units) * self.dtype.itemsize
         # Without clipping nothing waits for the norm.
         self.applies_bad_steps = optim.clip_norm <= 0.0
+        self.keeps_exactly = state.tier is not None
         self.carried_steps = 0
         self._origin: ContinueRef | None = None
         self._base = base

@@ -8,7 +8,9 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import Frozen
-from slidepack.engine.nvme.files import TierFile
+from slidepack.engine.nvme.files import Check, TierFile
 from slidepack.engine.sliding.state_format import FIELDS, MomentFormat, StateFormat, count_of
 from slidepack.engine.sliding.tier_layout import (
     TIER_CHUNK,
@@ -30,6 +32,7 @@ from slidepack.engine.sliding.tier_layout import (
 
 __all__ = [
     "StoredUnit",
+    "TierCheck",
     "TierRecord",
     "TierUnit",
     "read_tier_record",
@@ -48,6 +51,7 @@ _DTYPES: Final = {
 }
 _MOMENTS: Final[dict[str, MomentFormat]] = {"F32": "fp32", "BF16": "bf16", "I8": "int8"}
 _LONGEST_HEADER: Final = 1 << 20
+_READERS: Final = 8
 
 
 class TierUnit(Frozen, frozen=True):
@@ -55,6 +59,16 @@ class TierUnit(Frozen, frozen=True):
 
     master: bool
     moments: bool
+
+
+class TierCheck(Frozen, frozen=True, array_like=True):
+    """The digest of bytes of a unit's files."""
+
+    offset: int
+    """Of the first, over all files of the unit."""
+    size: int
+    crc: int
+    """CRC-32 of what was in memory, not of what a drive gave back."""
 
 
 class TierRecord(Frozen, frozen=True, kw_only=True):
@@ -69,12 +83,19 @@ class TierRecord(Frozen, frozen=True, kw_only=True):
     elements: tuple[int, ...]
     """Of every unit."""
     units: tuple[TierUnit, ...]
+    checks: tuple[tuple[TierCheck, ...], ...] = ()
+    """Of every unit's files, as they were when they were written; empty in older checkpoints."""
 
     def layout(self, index: int) -> UnitLayout | None:
         """Return the layout of a unit's file; None where it has none."""
         form = StateFormat(split=self.split, moments=self.moments)
         parts = TierParts(self.units[index].master, self.units[index].moments)
         return unit_layout(self.elements[index], form, parts, self.chunk)
+
+    def checks_of(self, index: int) -> dict[int, Check]:
+        """Return the digests of a unit's files."""
+        found = self.checks[index] if self.checks else ()
+        return {one.offset: Check(one.size, one.crc) for one in found}
 
 
 def unit_path(folder: Path, index: int) -> Path:
@@ -242,6 +263,31 @@ class StoredUnit:
         for request in requests:
             self._read_request(request, memoryview(room))
         return self.layout.views(torch.frombuffer(room, dtype=torch.uint8), index)
+
+    def check_tier(self, checks: Mapping[int, Check]) -> None:
+        """Compare what is in the files with the digests of what was written.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: it holds something else.
+        """
+        if self._file is None:
+            return
+
+        def is_same(entry: tuple[int, Check]) -> bool:
+            offset, check = entry
+            room = memoryview(bytearray(check.size))
+            self._read_request(Request(offset, 0, check.size), room)
+            return zlib.crc32(room) == check.crc
+
+        # One thread is slower than a drive.
+        with ThreadPoolExecutor(_READERS) as pool:
+            for entry, same in zip(checks.items(), pool.map(is_same, checks.items()), strict=True):
+                if not same:
+                    raise ValueError(
+                        f"{entry[1].size} bytes at {entry[0]} of {self._path.stem} are not what "
+                        "was written"
+                    )
 
     def _read_request(self, request: Request, room: memoryview) -> None:
         assert self._file is not None

@@ -1,7 +1,5 @@
 """What of a run's state is on drives, as its plan says, and the folders it has there."""
 
-import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -14,13 +12,13 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.nvme.choose import open_transport
 from slidepack.engine.nvme.failures import disk_error
-from slidepack.engine.sliding.tier_store import TierSetup
+from slidepack.engine.sliding.tier_store import NO_LINKS, TierSetup
+from slidepack.engine.tier_folders import TIER_PREFIX, lock_folder, remove_if_dead, tier_folder
 from slidepack.engine.worker.checkpoint import KEPT
 
 __all__ = ["TierFolders", "tier_setup"]
 
-_PREFIX: Final = "run-"
-_LOCK: Final = "lock"
+_TRIED: Final = ".links"
 
 
 class TierFolders:
@@ -36,16 +34,15 @@ class TierFolders:
         Raises:
             SlidepackError: DISK-UNWRITABLE or DISK-FAILED; or another worker has them.
         """
-        name = _PREFIX + hashlib.sha256(os.fsencode(job.resolve())).hexdigest()[:16]
-        self.paths = tuple(drive / name for drive in drives)
+        self.paths = tuple(tier_folder(drive, job) for drive in drives)
         self._locks: list[int] = []
         for drive, path in zip(drives, self.paths, strict=True):
             try:
                 path.mkdir(parents=True, exist_ok=True)
-                self._locks.append(_lock(path))
-                for other in drive.glob(f"{_PREFIX}*"):
+                self._locks.append(lock_folder(path))
+                for other in drive.glob(f"{TIER_PREFIX}*"):
                     if other != path:
-                        _remove_if_dead(other)
+                        remove_if_dead(other)
             except OSError as error:
                 self.close()
                 raise disk_error(error, "open", path) from error
@@ -56,27 +53,6 @@ class TierFolders:
             lock = self._locks.pop()
             shutil.rmtree(self.paths[len(self._locks)], ignore_errors=True)
             os.close(lock)
-
-
-def _lock(folder: Path) -> int:
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _remove_if_dead(folder: Path) -> None:
-    """Remove what a worker that was killed left; a checkpoint has links of its own."""
-    try:
-        lock = _lock(folder)
-    except OSError:
-        # It lives, or is somebody else's, or is just being removed.
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
 
 
 def tier_setup(
@@ -93,22 +69,40 @@ def tier_setup(
     assert plan.full is not None
     assert plan.full.nvme is not None
     nvme, on_card = plan.full.nvme, device.type == "cuda" and plan.full.engine == "gpu"
+    linked = _links_to(run.root, folders.paths)
     return TierSetup(
         folders=folders.paths,
         moments=frozenset(nvme.moments),
         master=frozenset(nvme.master),
         transport=open_transport(device_memory=on_card),
         chunk=nvme.chunk_elements,
-        sets=_sets(run, folders.paths),
+        # An attempt that goes on finds the files of the one before it held by checkpoints, and
+        # nobody promises when these go: the room that it needs itself is taken before it starts.
+        sets=1 + KEPT if linked else 1,
+        copies=0 if linked else KEPT + 1,
     )
 
 
-def _sets(run: RunFolder, folders: Sequence[Path]) -> int:
-    """Return how many files of each unit to allocate.
+def _links_to(run: Path, folders: Sequence[Path]) -> bool:
+    """Return whether a checkpoint can have links to files on the drives.
 
-    An attempt that goes on from a checkpoint finds the room of those taken by the checkpoints
-    themselves; they become free one by one as it makes its own.
+    Tried, not asked: file systems without links, and two mounts of one, do not show it.
+
+    Raises:
+        SlidepackError: DISK-FULL, DISK-UNWRITABLE or DISK-FAILED.
     """
-    linked = all(os.stat(path).st_dev == os.stat(run.root).st_dev for path in folders)
-    resumes = bool(run.read_identity().resume_from)
-    return 1 + KEPT if linked and not resumes else 1
+    target = run / _TRIED
+    for folder in folders:
+        source = folder / _TRIED
+        try:
+            source.write_bytes(b"")
+            target.unlink(missing_ok=True)
+            os.link(source, target)
+        except OSError as error:
+            if error.errno in NO_LINKS:
+                return False
+            raise disk_error(error, "allocate", folder) from error
+        finally:
+            source.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
+    return True

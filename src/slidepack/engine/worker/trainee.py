@@ -42,6 +42,8 @@ class Trainee(Protocol):
     """Whether a step whose gradient is no number changes weights all the same."""
     carried_steps: int
     """That AdamW's moments had seen before the run's first step."""
+    keeps_exactly: bool
+    """Whether there is room for two checkpoints and no more, a healthy one among them."""
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -140,6 +142,7 @@ class LoraTrainee:
         self.shape, self.device, self.dtype = decoder.shape, decoder.device, decoder.dtype
         self.attention = base.attention
         self.applies_bad_steps = False
+        self.keeps_exactly = False
         self.carried_steps = 0
         self.arena = base.pack.lanes[lane]
         self.trainable_params = self.arena.trainable_params

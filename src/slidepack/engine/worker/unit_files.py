@@ -19,6 +19,7 @@ from slidepack.engine.sliding.state import TrainState, Unit
 from slidepack.engine.sliding.state_format import named_tensors
 from slidepack.engine.worker.stored_unit import (
     StoredUnit,
+    TierCheck,
     TierRecord,
     TierUnit,
     read_tier_record,
@@ -73,6 +74,12 @@ def _record_of(state: TrainState) -> TierRecord | None:
             _NONE if one is None else TierUnit(one.parts.master, one.parts.moments)
             for one in layouts
         ),
+        checks=tuple(
+            tuple(TierCheck(first, *check) for first, check in state.tier.checks(unit).items())
+            if state.tier.has(unit)
+            else ()
+            for unit in range(len(state.units))
+        ),
     )
 
 
@@ -106,6 +113,7 @@ def _take_unit(state: TrainState, index: int, folder: Path, record: TierRecord |
     with StoredUnit(folder, index, state.units[index].elements) as unit:
         if unit.form != state.form:
             raise ValueError(f"unit {index} is stored in another form")
+        _check(unit, record, index)
         adopted = layout is not None and layout == stored and _adopt(state, index, folder, record)
         for start, values in unit.pieces() if not adopted else unit.pieces_in_ram():
             state.assign(index, start, values)
@@ -116,7 +124,14 @@ def _adopt(state: TrainState, index: int, folder: Path, record: TierRecord | Non
     assert state.tier is not None
     if record is None or record.stripes != state.tier.stripes:
         return False
-    return state.tier.adopt(index, tier_paths(folder, index, record.stripes))
+    paths = tier_paths(folder, index, record.stripes)
+    return state.tier.adopt(index, paths, record.checks_of(index))
+
+
+def _check(unit: StoredUnit, record: TierRecord | None, index: int) -> None:
+    """Compare a unit's files of a drive with their digests."""
+    if record is not None:
+        unit.check_tier(record.checks_of(index))
 
 
 def take_units(state: TrainState, folder: Path, digest: str, *, moments: bool) -> None:
@@ -135,8 +150,10 @@ def take_units(state: TrainState, folder: Path, digest: str, *, moments: bool) -
             failed.
     """
     _compare(_digest_of(folder, len(state.units)), digest)
+    record, _ = read_tier_record(folder)
     for index, unit in enumerate(state.units):
         with StoredUnit(folder, index, unit.elements) as stored:
+            _check(stored, record, index)
             if moments:
                 _check_moments(state, stored, folder)
             for start, values in stored.pieces():

@@ -2,6 +2,8 @@
 // the steps behind each point, and a legend that follows the pointer. What it shows in words is
 // its accessible name.
 
+import { followTouch } from "./touch_drag.js";
+
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
 const LEAST_DRAG = 6;
 const FONT = "12px system-ui, sans-serif";
@@ -68,7 +70,7 @@ export class Chart {
       ticks: { show: false },
     };
     const written = (_self, splits) => splits.map((value) => this.format(value));
-    return new uPlot(
+    const plot = new uPlot(
       {
         width: this.box.clientWidth,
         height: this.height,
@@ -92,12 +94,18 @@ export class Chart {
       data,
       this.box,
     );
+    followTouch(plot, (left, width) => this.#chosen(plot, left, width));
+    return plot;
   }
 
   #selected(self) {
     const { left, width } = self.select;
     if (!width) return;
     self.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.#chosen(self, left, width);
+  }
+
+  #chosen(self, left, width) {
     if (width >= LEAST_DRAG) this.onSelect(self.posToVal(left, "x"), self.posToVal(left + width, "x"));
   }
 

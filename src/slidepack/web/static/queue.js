@@ -2,6 +2,7 @@
 
 import { clearErrors, element, showError } from "./live.js";
 import { arrange, jobsOf } from "./queue_order.js";
+import { answerOf, ask, tell, withdraw } from "./sure.js";
 
 const SETTLE_MS = 250;
 
@@ -184,15 +185,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
 
 // What is done.
 
-const sure = document.getElementById("sure");
 const rank = document.getElementById("rank");
-
-const ask = (dialog) =>
-  new Promise((done) => {
-    dialog.returnValue = "no";
-    dialog.addEventListener("close", () => done(dialog.returnValue === "yes"), { once: true });
-    dialog.showModal();
-  });
 
 const listed = (texts) => {
   const list = document.createElement("ul");
@@ -206,42 +199,36 @@ const named = (job) => {
   return entry ? `#${job} ${entry.dataset.name}` : `#${job}`;
 };
 
-const sureOfCancel = (jobs) => {
-  document.getElementById("sure-title").textContent = `Cancel ${plural(jobs.length, "job")} for good?`;
-  document.getElementById("sure-yes").textContent = "Cancel";
-  document.getElementById("sure-text").replaceChildren(
-    element("p", "What a run has reached stays in its folder; it can be run again later.", "muted"),
-    listed(jobs.map(named)),
-  );
-  return ask(sure);
-};
+const sureOfCancel = (jobs) =>
+  ask({
+    question: `Cancel ${plural(jobs.length, "job")} for good?`,
+    label: "Cancel",
+    nodes: [
+      element("p", "What a run has reached stays in its folder; it can be run again later.", "muted"),
+      listed(jobs.map(named)),
+    ],
+  });
 
 const sureOfDelete = async (jobs) => {
-  const title = document.getElementById("sure-title");
-  const text = document.getElementById("sure-text");
-  const yes = document.getElementById("sure-yes");
-  title.textContent = `Delete ${plural(jobs.length, "job")}?`;
-  yes.textContent = "Delete";
-  yes.disabled = true;
-  text.replaceChildren(element("p", "Looking at what that would free…", "muted"));
-  const answer = ask(sure);
+  const answer = ask({ question: `Delete ${plural(jobs.length, "job")}?`, label: "Delete" });
+  tell([element("p", "Looking at what that would free…", "muted")], false);
   try {
     const found = await Promise.all(jobs.map((job) => call("GET", `/jobs/${job}/removal`)));
     const free = found.filter((one) => !one.refusal);
     const refused = found.filter((one) => one.refusal);
     const exports = free.reduce((sum, one) => sum + one.exports.length, 0);
     const bytes = free.reduce((sum, one) => sum + one.frees_bytes, 0);
-    text.replaceChildren(
+    const said = [
       element("p", `That frees ${size(bytes)}: charts, logs, checkpoints and results go.`),
       listed(free.map((one) => `#${one.id} ${one.name}`)),
-    );
-    if (exports) text.append(element("p", `${plural(exports, "export")} of them stay: they are copies.`, "muted"));
+    ];
+    if (exports) said.push(element("p", `${plural(exports, "export")} of them stay: they are copies.`, "muted"));
     for (const one of refused) {
-      text.append(element("p", `#${one.id} stays: ${one.refusal.what} ${one.refusal.why}.`, "why bad"));
+      said.push(element("p", `#${one.id} stays: ${one.refusal.what} ${one.refusal.why}.`, "why bad"));
     }
-    yes.disabled = !free.length;
+    tell(said, free.length > 0);
   } catch (error) {
-    sure.close("no");
+    withdraw();
     showError(error);
   }
   return answer;
@@ -251,7 +238,7 @@ const askRank = async (jobs) => {
   const entry = document.getElementById(`entry-${jobs[0]}`);
   const field = document.getElementById("rank-value");
   field.value = entry ? entry.dataset.priority : "0";
-  return (await ask(rank)) ? Number(field.value) : null;
+  return (await answerOf(rank)) ? Number(field.value) : null;
 };
 
 // What somebody has just asked for is seen at once, and stays only if the daemon does it.
