@@ -65,9 +65,12 @@ def browser() -> Iterator[Browser]:
 def studio(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Studio]:
     """The shared daemon."""
     folder = tmp_path_factory.mktemp("studio")
-    daemon = DaemonProcess(folder / "home")
+    # A page of a chat, once looked at, would keep the CPU from the jobs of later tests.
+    daemon = DaemonProcess(folder / "home", chat_idle_minutes="0.2")
     try:
         daemon.start()
+        # Other tests pretend to play on this machine, and nothing here would begin meanwhile.
+        daemon.api("POST", "/policy", json={"detect_games": False})
         model_id = daemon.add_model(tiny_model)
         dataset = daemon.upload(write_jsonl(folder / "words.jsonl", chat_rows(40)))
         yield Studio(daemon, model_id, tiny_model, dataset)

@@ -24,7 +24,7 @@ def farm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _set(page: Page, **values: str) -> None:
     details = page.locator("details")
     if details.get_attribute("open") is None:
-        page.get_by_text("Settings", exact=True).click()
+        page.locator("summary", has_text="Settings").click()
     for name, value in values.items():
         page.locator(f'[name="{name}"]').fill(value)
 

@@ -98,13 +98,15 @@ def test_the_best_are_tried_beside_the_base(
     names = {ticked.nth(number).get_attribute("value") for number in range(4)}
     assert names == {"base", *(f"job-{row['job_id']}" for row in members[:3])}
     expect(page.locator("#chat-state")).to_have_text("ready", timeout=_WAIT)
-    page.get_by_text("Settings", exact=True).click()
+    page.locator("summary", has_text="Settings").click()
     page.get_by_label("Longest answer, tokens").fill("8")
     page.get_by_label("Question").fill("Name stone number 1")
     page.get_by_role("button", name="Ask", exact=True).click()
     for name in names:
         card = page.locator(f'.exchange [data-voice="{name}"]')
         expect(card).to_contain_text(re.compile(r"\d+ tokens, [\d.]+ a second"), timeout=_WAIT)
+    page.get_by_role("button", name="End chat").click()
+    expect(page.locator("#chat-state")).to_have_text("ended", timeout=_WAIT)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])

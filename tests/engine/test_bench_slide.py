@@ -328,7 +328,26 @@ def test_there_is_no_link_without_a_card() -> None:
 
 def test_what_lies_on_a_drive_is_told(tmp_path: Path) -> None:
     options = _options(moments="int8", nvme_folder=str(tmp_path), warm_up=1, steps=2)
-    told = bench_slide(options)["nvme"]
+    result = bench_slide(options)
+    told, plan = result["nvme"], result["plan"]
+    assert plan["nvme"]["step_write_bytes"] > 0
+    assert any("are on drives" in reason for reason in plan["reasons"])
+    assert plan["predicted_step_seconds"] > 0.0
     assert told["stored_bytes"] > 6 * TINY.total_params
     assert told["written_bytes"] == 3 * told["stored_bytes"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("alias_layers", [None, 4])
+def test_state_on_a_drive_takes_no_ram(alias_layers: int | None) -> None:
+    asked = {"moments": "int8", "optimizer": "gpu", "alias_layers": alias_layers}
+    shape = SHAPES["llama-8b"]
+    ram = plan_slide(_big("llama-8b", **asked), shape, 24 * GB)
+    drive = plan_slide(_big("llama-8b", **asked, nvme_folder="/drive"), shape, 24 * GB)
+    half = plan_slide(
+        _big("llama-8b", **asked, nvme_folder="/drive", nvme_share=0.5), shape, 24 * GB
+    )
+    assert drive.predicted_host_bytes < half.predicted_host_bytes < ram.predicted_host_bytes
+    assert drive.predicted_host_bytes < 8 * GB
+    assert drive.full.nvme is not None
+    assert len(drive.full.nvme.master) == shape.num_layers + 2

@@ -1,12 +1,14 @@
 """Full fine-tuning with its state on a drive, under kills and failing drives."""
 
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from support.disks import small_disk
@@ -19,7 +21,7 @@ from torch import Tensor
 from slidepack.engine.contract.errors import CATALOGUE
 from slidepack.engine.contract.events import Failed, Warned
 from slidepack.engine.contract.job import FullMethod, JobSpec, OptimSpec
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.runfolder import RunFolder, write_atomic
 from slidepack.engine.shape import read_shape
 from slidepack.engine.sliding.state import units_of
 from slidepack.engine.worker.stored_unit import StoredUnit
@@ -145,6 +147,76 @@ def test_a_plan_that_changed_goes_on_from_either_form(
     _stopped_at(chain.next(), 3)
     finish(chain.next())
     assert started(chain.attempts[1]).from_step >= 3
+    _assert_same_end(whole, *chain.attempts)
+
+
+def test_wear_is_told_once_with_its_hours(base: Path, tmp_path: Path) -> None:
+    spec = _spec(base, steps=5)
+    make = _on(tmp_path / "drive", lambda: 1.0)
+    chain = Chain(tmp_path / "job", spec, make)
+    first = chain.next()
+    plan = first.read_plan()
+    assert plan.full is not None
+    assert plan.full.nvme is not None
+    wearing = msgspec.structs.replace(
+        plan.full.nvme, step_write_bytes=3_000_000, rated_write_bytes=1e12, rated_source="its label"
+    )
+    full = msgspec.structs.replace(plan.full, nvme=wearing)
+    data = msgspec.json.encode(msgspec.structs.replace(plan, full=full))
+    write_atomic(first.plan, data)
+    _stopped_at(first, 3)
+    second = chain.next()
+    write_atomic(second.plan, data)
+    finish(second)
+    told = [
+        event.message
+        for folder in chain.attempts
+        for event in events_of(folder)
+        if isinstance(event, Warned) and event.code == "DISK-WEAR"
+    ]
+    assert len(told) == 1
+    assert "Each step writes 3 MB to the drives, all steps 15 MB" in told[0]
+    assert "rated for 1 TB (its label)" in told[0]
+    assert re.search(r"reached after 333,333 steps, [\d,]+ hours", told[0]), told[0]
+
+
+@pytest.mark.timeout(120)
+def test_copies_of_checkpoints_must_fit_before_the_start(base: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16) as disk:
+        folder = make_tier_run(disk.mount / "job" / "1", _spec(base), tmp_path / "drive")
+        # Room for one copy, not for those of every checkpoint that is kept.
+        disk.fill(1536 << 10)
+        assert start(folder).wait() == CATALOGUE["DISK-FULL"].exit_code, folder.log.read_text()
+        failed = events_of(folder)[-1]
+        assert isinstance(failed, Failed)
+        assert "copies" in failed.error.what
+        assert not curve(folder)
+        assert not list((tmp_path / "drive").iterdir())
+        disk.free()
+        again = make_tier_run(disk.mount / "job" / "2", _spec(base), tmp_path / "drive")
+        finish(again)
+        assert len(again.list_checkpoints()) == 2
+        assert not [event for event in events_of(again) if isinstance(event, Failed)]
+
+
+@pytest.mark.timeout(120)
+def test_a_bit_that_flips_on_the_drive_is_found(
+    base: Path, whole: RunFolder, tmp_path: Path
+) -> None:
+    chain = Chain(tmp_path / "job", whole.read_spec(), _on(tmp_path / "drive", lambda: 1.0))
+    first = chain.next()
+    _stopped_at(first, 6)
+    newest = first.list_checkpoints()[0]
+    file = next(newest.glob("*.state-0"))
+    with file.open("r+b") as data:
+        (byte,) = data.read(1)
+        data.seek(0)
+        data.write(bytes([byte ^ 1]))
+    second = chain.next()
+    finish(second)
+    codes = [event.code for event in events_of(second) if isinstance(event, Warned)]
+    assert codes == ["RUN-CHECKPOINT-CORRUPT"]
+    assert started(second).from_step == 3
     _assert_same_end(whole, *chain.attempts)
 
 

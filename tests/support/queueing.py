@@ -104,7 +104,8 @@ class Farm:
 
 
 def make_farm(daemon: DaemonProcess, model: Path, folder: Path, rows: int = 40) -> Farm:
-    """Add a model and a dataset to a daemon."""
+    """Add a model and a dataset to a daemon, which takes no note of other tests' games."""
+    daemon.api("POST", "/policy", json={"detect_games": False})
     data = write_jsonl(folder / "data.jsonl", chat_rows(rows))
     return Farm(daemon, daemon.add_model(model), daemon.upload(data))
 

@@ -1,16 +1,21 @@
 """What a job's page draws beside its records."""
 
 import re
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from support.runs import make_run, tiny_spec
 from support.stores import Stores, open_stores, plain_spec
+from support.tier_runs import make_tier_run
 
 from slidepack.daemon.remaining import Holds, Remaining
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.job import FullMethod
+from slidepack.engine.contract.runfolder import write_atomic
 from slidepack.web.job_view import (
+    drives_of,
     ending_of,
     settings_of,
 )
@@ -69,3 +74,23 @@ def test_every_setting_is_shown_once() -> None:
         f"eval.{name}" for name in flat["eval"]
     }
     assert {one.name for one in settings_of(full)} >= {"method.kind", "method.moments"}
+
+
+def test_what_is_on_drives_is_told_by_the_newest_plan(stores: Stores, tmp_path: Path) -> None:
+    assert drives_of([]) == ""
+    job = _job(stores, None)
+    spec = tiny_spec(tmp_path / "base", method=FullMethod())
+    runs = [make_run(tmp_path / "1", spec), make_tier_run(tmp_path / "2", spec, tmp_path / "drive")]
+    plan = runs[1].read_plan()
+    assert plan.full is not None
+    assert plan.full.nvme is not None
+    tier = msgspec.structs.replace(plan.full.nvme, held_bytes=45 << 30, step_write_bytes=30 << 30)
+    full = msgspec.structs.replace(plan.full, nvme=tier)
+    write_atomic(runs[1].plan, msgspec.json.encode(msgspec.structs.replace(plan, full=full)))
+    for number, run in enumerate(runs, 1):
+        stores.attempts.add(job.id, number, str(run.root), str(number), 1.0)
+    attempts = stores.attempts.of(job.id)
+    assert drives_of(attempts) == f"45.0 GiB, 30.0 GiB written a step ({tmp_path / 'drive'})"
+    assert drives_of(attempts[:1]) == ""
+    shutil.rmtree(runs[1].root)
+    assert drives_of(attempts) == ""

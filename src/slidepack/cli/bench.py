@@ -121,6 +121,13 @@ def slide(
     print_table(("", ""), _slide_rows(result))
     for reason in result["plan"]["reasons"]:
         say(f"Plan: {reason}.")
+    memory, peak = result["memory"], result["memory"]["ram_peak_bytes"]
+    used = "" if peak is None else f" ({peak / 1e9:.1f} GB were used)"
+    say(
+        f"fit would have said {result['plan']['predicted_step_seconds']:.2f} s a step "
+        f"({result['median_step_seconds']:.2f} s were measured) and "
+        f"{memory['ram_predicted_bytes'] / 1e9:.1f} GB of RAM{used}."
+    )
     if result["alias_note"]:
         say(f"Aliased: {result['alias_note']}.")
     if result["nvme"]:

@@ -1,5 +1,6 @@
 """What deleting a job, a dataset or a model would free, what would stay, and what forbids it."""
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from slidepack.daemon.queue import Queue, counted_jobs
 from slidepack.daemon.store.catalogue import Catalogue, Use
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.jobs import JobStore
+from slidepack.daemon.supervisor.tier_leftovers import tier_folders_of
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 __all__ = ["Removal", "Removals", "disk_bytes"]
@@ -76,6 +78,7 @@ class Removals:
             SlidepackError: RUN-NOT-FOUND.
         """
         job = self._jobs.get(job_id)
+        folder = self._paths.jobs / str(job_id)
         exports: list[ExportRecord] = []
         refusal = None
         try:
@@ -86,7 +89,7 @@ class Removals:
             kind="job",
             id=str(job_id),
             name=job.name,
-            frees_bytes=disk_bytes(self._paths.jobs / str(job_id)),
+            frees_bytes=disk_bytes(folder, *tier_folders_of(folder)),
             deletes=("Its chart, its log, its checkpoints and its result.",),
             keeps=(
                 "The dataset and the model.",
@@ -164,10 +167,10 @@ class Removals:
         return removal
 
 
-def disk_bytes(folder: Path) -> int:
-    """Return what deleting a folder gives back: files that have a name elsewhere stay."""
+def disk_bytes(*folders: Path) -> int:
+    """Return what deleting folders gives back: files that have a name elsewhere stay."""
     seen: dict[tuple[int, int], tuple[int, int, int]] = {}
-    for directory, _, names in os.walk(folder):
+    for directory, _, names in itertools.chain.from_iterable(map(os.walk, folders)):
         for name in names:
             try:
                 found = os.lstat(os.path.join(directory, name))

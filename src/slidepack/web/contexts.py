@@ -103,3 +103,5 @@ class JobPage:
     checkpoints: tuple[CheckpointRow, ...] = ()
     settings: tuple[Setting, ...] = ()
     """All of them."""
+    drives: str = ""
+    """What of its state is on drives, by its newest plan; empty where RAM holds everything."""

@@ -29,6 +29,7 @@ from slidepack.web.export_view import ExportsView, exports_view
 from slidepack.web.job_view import (
     Ending,
     Lane,
+    drives_of,
     ending_of,
     lane_of,
     settings_of,
@@ -154,6 +155,7 @@ def _job(
         lanes=_lanes(service, detail) if shows("lanes") else (),
         checkpoints=tuple(checkpoint_rows(service, job_id)) if shows("checkpoints") else (),
         settings=settings_of(detail.spec) if shows("") else (),
+        drives=drives_of(detail.attempts) if shows("") else "",
     )
 
 

@@ -1,18 +1,23 @@
 """What a job's page draws beside the records: lanes, how long it goes on, its settings. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from slidepack.daemon.remaining import Holds, Remaining, holds
 from slidepack.daemon.states import JobState
+from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.web.format import size
 from slidepack.web.queue_view import Spark
 
-__all__ = ["Ending", "Lane", "Setting", "ending_of", "lane_of", "settings_of"]
+__all__ = ["Ending", "Lane", "Setting", "drives_of", "ending_of", "lane_of", "settings_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +98,22 @@ def ending_of(job: JobRecord, left: Remaining | None, planned: float | None, now
 def settings_of(spec: JobSpec) -> tuple[Setting, ...]:
     """Return every frozen setting of a job, in the order of the specification."""
     return tuple(Setting(name=name, value=value) for name, value in _flat("", spec))
+
+
+def drives_of(attempts: Sequence[AttemptRecord]) -> str:
+    """Return what the newest attempt has on drives, in words; empty where that is nothing."""
+    try:
+        plan = RunFolder(Path(attempts[-1].folder)).read_plan() if attempts else None
+    except SlidepackError:
+        # It has not begun, or was deleted.
+        plan = None
+    if plan is None or plan.full is None or plan.full.nvme is None:
+        return ""
+    tier = plan.full.nvme
+    return (
+        f"{size(tier.held_bytes)}, {size(tier.step_write_bytes)} written a step "
+        f"({', '.join(tier.folders)})"
+    )
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:

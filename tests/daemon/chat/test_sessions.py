@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,26 @@ def test_a_second_job_is_loaded_into_the_chat_that_there_is(
     one = shop.ask(view.id, f"job-{first}", max_tokens=8).wait()
     other = shop.ask(view.id, f"job-{second}", max_tokens=8).wait()
     assert one.text(f"job-{first}") == other.text(f"job-{second}") != ""
+
+
+def test_several_who_want_the_same_voices_at_once_all_get_them(
+    shop: ChatShop, model: Path, tuned: Path
+) -> None:
+    base = shop.add_model(model)
+    first, *others = jobs = [shop.add_job(base, tuned) for _ in range(6)]
+    view = shop.open(jobs=(first,))
+    rarely = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: shop.want(jobs=tuple(others)).result(0), range(64)))
+    finally:
+        sys.setswitchinterval(rarely)
+    assert {one.id for one in found} == {view.id}
+    voices = [f"job-{job}" for job in jobs]
+    asked = shop.ask(view.id, *voices, max_tokens=4).wait()
+    assert {asked.text(voice) for voice in voices} == {asked.text(voices[0])}
+    assert [one.error for one in shop.chats.get(view.id).voices] == [None] * 7
 
 
 def test_a_whole_model_answers_under_its_jobs_name(shop: ChatShop, model: Path) -> None:

@@ -83,6 +83,23 @@ def _write(maker: Trainee, spec: JobSpec, folder: Path, step: int, **changes: ob
     return save_checkpoint(maker, msgspec.structs.replace(state, **changes), folder)
 
 
+@pytest.mark.parametrize(
+    ("exact", "kept"), [(False, [2, 4, 5]), (True, [2, 5])], ids=["room", "no-room"]
+)
+def test_a_healthy_checkpoint_stays_whatever_comes_after(
+    maker: Trainee, spec: JobSpec, tmp_path: Path, exact: bool, kept: list[int]
+) -> None:
+    maker.keeps_exactly = exact
+    folder = tmp_path / "kept"
+    for step in range(1, 6):
+        _write(maker, spec, folder, step, healthy=step <= 2)
+        held = sorted(int(path.name[-8:]) for path in folder.iterdir())
+        assert len(held) <= (2 if exact else 3)
+    assert held == kept
+    _write(maker, spec, folder, 6)
+    assert sorted(int(path.name[-8:]) for path in folder.iterdir()) == [5, 6]
+
+
 def _tensor_file(folder: Path) -> Path:
     return sorted(folder.glob("*.safetensors"))[-1]
 

@@ -109,23 +109,19 @@ class ChatSession:
                 error=known.error,
             )
 
-    def lacks(self, adapters: Sequence[Adapter]) -> list[Adapter]:
-        """Return those of some adapters that are not there, nor on their way."""
+    def load(self, adapters: Sequence[Adapter]) -> None:
+        """Load adapters that are not there yet; a chat that is about to be used is not idle."""
         with self._lock:
+            self._used_at = self._monotonic()
             voices = self._known.voices
-            return [
+            # Found and noted at once: two who ask for the same one would both send for it.
+            missing = [
                 one
                 for one in adapters
                 if one.name not in voices or voices[one.name].state == "failed"
             ]
-
-    def load(self, adapters: Sequence[Adapter]) -> None:
-        """Load adapters that are not there yet; a chat that is about to be used is not idle."""
-        missing = self.lacks(adapters)
-        with self._lock:
-            self._used_at = self._monotonic()
             for adapter in missing:
-                self._known.voices[adapter.name] = voice_view(adapter)
+                voices[adapter.name] = voice_view(adapter)
         for adapter in missing:
             voice = Voice(name=adapter.name, folder=str(adapter.folder))
             self.process.send(LoadVoice(voice=voice))

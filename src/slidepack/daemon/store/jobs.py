@@ -105,7 +105,7 @@ class JobStore:
                 "created_at, priority, not_before, deadline, any_time, after_failure, on_failure, "
                 "adopts, sweep_id) "
                 "VALUES (?, 'draft', 'being made', "
-                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs), "
+                "(SELECT COALESCE(MAX(position), 0) + 1 FROM jobs WHERE ended_at IS NULL), "
                 "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
                 spec.name,
                 msgspec.json.encode(spec).decode(),

@@ -1,5 +1,6 @@
 """What the policy means for one job: whether it may start, and whether it must give way."""
 
+from datetime import tzinfo
 from typing import Protocol
 
 from slidepack.daemon.policy.rules import Policy
@@ -31,12 +32,12 @@ class PolicyGate:
     def __init__(self, rules: Rules) -> None:
         """Bind the policy."""
         self._rules = rules
+        self._zone_at: tuple[tuple[float, str], tzinfo] | None = None
 
     def why_wait(self, job: JobRecord, now: float) -> str:
         """Return why a queued job may not start now; empty where it may."""
         if job.not_before is not None and now < job.not_before:
-            zone = policy_zone(self._rules.policy())
-            return f"waits until {clock_text(job.not_before, now, zone)}"
+            return f"waits until {clock_text(job.not_before, now, self._zone(now))}"
         why = self._rules.why_wait(now, any_time=job.any_time)
         return f"waits: {why}" if why else ""
 
@@ -44,3 +45,11 @@ class PolicyGate:
         """Return why a running job must give way now; empty where it need not."""
         left = 0.0 if job.state == "finishing" else job.eta_seconds
         return self._rules.why_leave(now, seconds_left=left, any_time=job.any_time)
+
+    def _zone(self, now: float) -> tzinfo:
+        """Return the zone of the policy, which is read once for all jobs of a tick."""
+        policy, known = self._rules.policy(), self._zone_at
+        if known is None or known[0] != (now, policy.time_zone):
+            # The system's zone is a file, and thousands of jobs may wait for their hour.
+            known = self._zone_at = ((now, policy.time_zone), policy_zone(policy))
+        return known[1]

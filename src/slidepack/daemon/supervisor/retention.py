@@ -19,6 +19,7 @@ from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.discarding import Discarder, aside_of, remains
 from slidepack.daemon.supervisor.keeping import of_no_use, read_kept
 from slidepack.daemon.supervisor.origins import Origins
+from slidepack.daemon.supervisor.tier_leftovers import remove_tier_folders
 from slidepack.engine.contract.runfolder import RunFolder
 
 _AGAIN_SECONDS: Final = 60.0
@@ -134,6 +135,7 @@ class Retention:
         if not self._jobs.states_of([job_id]):
             return True
         job, attempts = self._jobs.get(job_id), self._attempts.of(job_id)
+        drives_gone = not job.terminal or remove_tier_folders(self._folder / str(job_id))
         if job.terminal and job.adopts is not None:
             # That job's checkpoints may have waited for this end.
             self._note(self._due, job.adopts, 0)
@@ -144,7 +146,7 @@ class Retention:
             left = [path for folder in _left(job, attempts) for path in remains(folder.checkpoints)]
         except OSError as error:
             return self._discarder.refused(self._folder / str(job_id), error)
-        return self._discarder.delete(left) and aside
+        return self._discarder.delete(left) and aside and drives_gone
 
     def _put_aside(self, job_id: int) -> bool:
         with self._db.transaction():
@@ -211,7 +213,12 @@ class Retention:
             # What is running on a checkpoint in it ends first.
             if self._store.is_adopted(job_id):
                 continue
-            if self._discarder.put_aside([folder]) and self._discarder.delete([aside_of(folder)]):
+            # Only what is in the folder tells which drives there were.
+            if (
+                remove_tier_folders(folder)
+                and self._discarder.put_aside([folder])
+                and self._discarder.delete([aside_of(folder)])
+            ):
                 self._store.drop_leftover(job_id)
             else:
                 self._leftovers_due = self._monotonic() + _AGAIN_SECONDS

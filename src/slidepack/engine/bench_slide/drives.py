@@ -5,39 +5,40 @@ import tempfile
 from pathlib import Path
 
 from slidepack.engine.bench_slide.options import SlideOptions
-from slidepack.engine.bench_slide.plan import SlidePlan
+from slidepack.engine.contract.job import NvmeUse
+from slidepack.engine.contract.plan import FullPlan
+from slidepack.engine.memory_nvme import Placement
 from slidepack.engine.nvme.choose import open_transport
 from slidepack.engine.shape import ModelShape
-from slidepack.engine.sliding.tier_layout import TIER_CHUNK, spread
 from slidepack.engine.sliding.tier_store import TierSetup
 
-__all__ = ["bench_tier", "cap_ram", "tier_rows"]
+__all__ = ["bench_tier", "cap_ram", "with_drive"]
 
 
-def bench_tier(options: SlideOptions, units: int) -> TierSetup | None:
-    """Return what the state is told of the drive; None where all is in RAM."""
+def with_drive(
+    options: SlideOptions, shape: ModelShape, full: FullPlan, micro_tokens: int, *, on_cpu: bool
+) -> FullPlan:
+    """Return a plan with what is asked to be on a drive, placed as a run places it."""
     if options.nvme_folder is None:
+        return full
+    share = options.nvme_share
+    rows = share if full.rows == "host" else 0.0
+    use = NvmeUse(moments=share, master=share, rows=rows)
+    return Placement(shape, use, (options.nvme_folder,), on_cpu=on_cpu).asked(full, micro_tokens)
+
+
+def bench_tier(options: SlideOptions, full: FullPlan) -> TierSetup | None:
+    """Return what the state is told of the drive; None where all is in RAM."""
+    if full.nvme is None:
         return None
-    chosen = _chosen(units, options.nvme_share)
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.nvme_folder))
     return TierSetup(
         folders=(folder,),
-        moments=chosen,
-        master=chosen,
+        moments=frozenset(full.nvme.moments),
+        master=frozenset(full.nvme.master),
         transport=open_transport(device_memory=options.optimizer == "gpu"),
-        chunk=TIER_CHUNK,
+        chunk=full.nvme.chunk_elements,
     )
-
-
-def tier_rows(options: SlideOptions, shape: ModelShape, plan: SlidePlan) -> frozenset[int]:
-    """Return the layers whose inputs are on the drive."""
-    if options.nvme_folder is None or plan.full.rows == "device":
-        return frozenset()
-    return _chosen(shape.num_layers, options.nvme_share)
-
-
-def _chosen(count: int, share: float) -> frozenset[int]:
-    return frozenset(index for index, chosen in enumerate(spread(count, share)) if chosen)
 
 
 def cap_ram(options: SlideOptions) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 import torch
 
 from slidepack.engine.bench_slide.ceiling import Ceiling
-from slidepack.engine.bench_slide.drives import tier_rows
 from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.bench_slide.plan import SlidePlan, resident_layers
 from slidepack.engine.bench_slide.steps import Stepper, Timing, random_batches, time_steps
@@ -21,6 +20,7 @@ from slidepack.engine.sliding.rows import HostRows
 from slidepack.engine.sliding.sharing import CountedEngine, EngineName
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
+from slidepack.engine.sliding.tier_options import tier_options
 
 __all__ = ["LANES", "Bench", "CeilingResult", "SlidingResult", "measure_ceiling", "measure_sliding"]
 
@@ -125,7 +125,7 @@ def _setup(bench: Bench) -> FullSetup:
         clip=bench.options.clip > 0.0,
         cpu_threads=bench.options.threads,
         cache=bench.cache,
-        tier_rows=tier_rows(bench.options, bench.shape, bench.plan),
+        **tier_options(full, bench.shape),
     )
 
 

@@ -6,9 +6,17 @@ from typing import Final, Literal
 
 import msgspec
 
+from slidepack.engine.bench_slide.drives import with_drive
 from slidepack.engine.bench_slide.options import SlideOptions
 from slidepack.engine.contract.plan import FullPlan
-from slidepack.engine.memory_full_need import end_sizes, engine_for, full_need, unit_bytes
+from slidepack.engine.memory_full_need import (
+    end_sizes,
+    engine_for,
+    full_need,
+    master_bytes,
+    moment_bytes,
+)
+from slidepack.engine.memory_nvme_text import tier_text
 from slidepack.engine.memory_parts import DEVICE_CONTEXT_BYTES, MemoryNeed, usable_bytes
 from slidepack.engine.shape import ModelShape
 
@@ -71,14 +79,15 @@ def plan_slide(options: SlideOptions, shape: ModelShape, cap_bytes: int | None) 
             max_tokens=options.batch * options.seq,
             longest_row=options.seq,
         )
+        full = with_drive(options, shape, full, micro_tokens, on_cpu=on_cpu)
         need = full_need(shape, full, micro_tokens, clip=clip, on_cpu=on_cpu)
         if cap_bytes is None or need.device_bytes <= usable_bytes(cap_bytes):
             break
     device_bytes = 0 if on_cpu else need.device_bytes - DEVICE_CONTEXT_BYTES
     host_bytes = need.host_bytes
     if options.alias_layers is not None:
-        spared = shape.num_layers - options.alias_layers
-        host_bytes -= spared * unit_bytes(shape.layer_params, options.moments, split=not on_cpu)
+        spared = range(options.alias_layers, shape.num_layers)
+        host_bytes -= sum(_ram_of(layer, shape, full, split=not on_cpu) for layer in spared)
     reasons = [
         f"{-(-options.batch // row_count)} micro-batches of at most {micro_tokens} tokens",
         rows_reason,
@@ -87,6 +96,8 @@ def plan_slide(options: SlideOptions, shape: ModelShape, cap_bytes: int | None) 
     ]
     if cap_bytes is not None:
         reasons.append(f"{_gb(device_bytes)} of {_gb(cap_bytes)} predicted on the card")
+    if full.nvme is not None:
+        reasons.append(tier_text(shape, full, full.nvme, on_cpu=on_cpu))
     reasons.append(f"{_gb(host_bytes)} of RAM predicted")
     return SlidePlan(
         full=full,
@@ -95,6 +106,15 @@ def plan_slide(options: SlideOptions, shape: ModelShape, cap_bytes: int | None) 
         predicted_host_bytes=host_bytes,
         reasons=tuple(reasons),
     )
+
+
+def _ram_of(layer: int, shape: ModelShape, full: FullPlan, *, split: bool) -> int:
+    """Return the bytes of a layer's state that are in RAM."""
+    master = master_bytes(shape.layer_params, split=split)
+    moments = moment_bytes(shape.layer_params, full.moments)
+    if full.nvme is None:
+        return master + moments
+    return master * (layer not in full.nvme.master) + moments * (layer not in full.nvme.moments)
 
 
 def resident_layers(
@@ -111,7 +131,7 @@ def resident_layers(
 
     def fitting(rows: Literal["device", "host"]) -> int:
         bare = msgspec.structs.replace(
-            plan.full, weight_slots=0, grad_slots=1, engine="cpu", rows=rows
+            plan.full, weight_slots=0, grad_slots=1, engine="cpu", rows=rows, nvme=None
         )
         need = full_need(shape, bare, plan.micro_tokens, clip=False, on_cpu=False)
         return (usable_bytes(cap_bytes) - need.device_bytes) // layer

@@ -26,8 +26,10 @@ from slidepack.engine.bench_slide.shapes import shape_named
 from slidepack.engine.bench_slide.steps import Timing
 from slidepack.engine.bench_slide.weights import random_state
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.rates import rates_of
 from slidepack.engine.sliding.sharing import EngineName
-from slidepack.engine.sliding.state import StateFormat, units_of
+from slidepack.engine.sliding.state import StateFormat
+from slidepack.engine.timing import full_step, work_of
 
 __all__ = ["bench_slide", "free_ram"]
 
@@ -50,9 +52,8 @@ def bench_slide(options: SlideOptions) -> dict[str, Any]:
     form = StateFormat(split=device.type == "cuda", moments=options.moments)
     cap_bytes = _cap(options, device)
     plan = plan_slide(options, shape, cap_bytes)
-    tier = bench_tier(options, len(units_of(shape)))
-    if tier is None:
-        _require_ram(plan.predicted_host_bytes)
+    _require_ram(plan.predicted_host_bytes)
+    tier = bench_tier(options, plan.full)
     cap_ram(options)
     state = random_state(shape, form, device, options.alias_layers, tier)
     bench = Bench(
@@ -182,11 +183,33 @@ def _report(
             "cpu_share": sliding.cpu_share,
             "engines": sliding.engines,
             "reasons": list(plan.reasons),
+            "predicted_step_seconds": _predicted(bench, sliding, link),
         },
         "loss": sliding.timing.last.loss.mean,
         "grad_norm": sliding.timing.last.grad_norm,
         "applied": sliding.timing.last.applied,
     }
+
+
+def _predicted(bench: Bench, sliding: SlidingResult, link: dict[str, float] | None) -> float:
+    """Return what `fit` would say that a step takes, had it measured the link as was done here."""
+    options, on_cpu = bench.options, bench.device.type == "cpu"
+    name = "" if on_cpu else torch.cuda.get_device_name(bench.device)
+    rates = rates_of(name, cpu_threads=options.threads)
+    if link is not None:
+        rates = msgspec.structs.replace(
+            rates, link_bytes=link["h2d"] * 1e9, duplex_bytes=link["both_each_way"] * 1e9
+        )
+    return full_step(
+        bench.shape,
+        bench.plan.full,
+        work_of(bench.shape, options.seq),
+        bench.plan.full.max_tokens,
+        rates,
+        clip=options.clip > 0.0,
+        on_cpu=on_cpu,
+        cpu_share=sliding.cpu_share,
+    ).seconds
 
 
 def _timing(timing: Timing, tokens: int) -> dict[str, Any]:

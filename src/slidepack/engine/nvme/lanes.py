@@ -62,7 +62,9 @@ class Lanes:
             refused.piece_done(self._failure)
             return refused
         pending = Pending(len(pieces))
-        self._lanes[verb].put([Task(file, offset, piece, memory, after, pending) for piece in pieces])
+        self._lanes[verb].put(
+            [Task(file, offset, piece, memory, after, pending) for piece in pieces]
+        )
         return pending
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
 """Full fine-tuning as a run trains it: every weight, through the sliding walk."""
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 import torch
 
 from slidepack.engine.contract.job import ContinueRef, OptimSpec
-from slidepack.engine.contract.plan import FullPlan, RunPlan
+from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.export.folder import write_model_folder
@@ -27,17 +27,19 @@ from slidepack.engine.sliding.build import CPU_SHARES, FullSetup, FullTrainer, b
 from slidepack.engine.sliding.load_state import fill_state, state_tensors
 from slidepack.engine.sliding.sliding_layers import SlidingLayers
 from slidepack.engine.sliding.state import StateFormat, TrainState, units_of
+from slidepack.engine.sliding.tier_options import tier_options
 from slidepack.engine.sliding.updates import StepSettings
 from slidepack.engine.worker.full_change import Source, compare_with_start
 from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.learning import Change
-from slidepack.engine.worker.tier import TierFolders, tier_setup
+from slidepack.engine.worker.tier import TierFolders, require_copies, tier_setup
 from slidepack.engine.worker.unit_files import (
     UnitWeights,
     read_units,
     take_units,
     write_units,
 )
+from slidepack.engine.worker.wear import WearNotice
 from slidepack.kernels import adamw_scalars
 
 __all__ = ["FullTrainee", "load_full"]
@@ -90,6 +92,8 @@ class FullTrainee:
         self._tighter = tighter
         self._warn = warn
         self._folders = folders
+        nvme = None if plan.full is None else plan.full.nvme
+        self._wear = None if nvme is None else WearNotice(nvme, warn)
         self._built: FullTrainer | None = None
 
     @property
@@ -167,7 +171,7 @@ class FullTrainee:
             clip=self._optim.clip_norm > 0.0,
             cpu_threads=plan.cpu_threads,
             cache=platformdirs.user_cache_path("slidepack") / "native",
-            **_tier_options(full, self.shape),
+            **tier_options(full, self.shape),
         )
         return build_full(self.shape, self._state, setup, self._check_stop)
 
@@ -187,8 +191,10 @@ class FullTrainee:
         """Do one optimizer step; the last updates may still be under way when this returns."""
         # Building the trainer may tighten the plan, which decides the micro-batches.
         driver = self._trainer.driver
-        settings = self._settings(step, total_steps)
+        settings, begun = self._settings(step, total_steps), time.monotonic()
         result = driver.train_step(self._packed(rows), settings, self._optim.clip_norm)
+        if self._wear is not None:
+            self._wear.after_step(begun, step, total_steps)
         return result.loss, result.grad_norm
 
     def _settings(self, step: int, total_steps: int) -> StepSettings:
@@ -267,7 +273,7 @@ class FullTrainee:
         """Read each unit's state in place; where that fails, the beginning is read again."""
         assert self._built is None, "a checkpoint is read before the first pass"
         try:
-            read_units(self._state, folder, digest)
+            on_drives = read_units(self._state, folder, digest)
         except (OSError, ValueError):
             # The part that was read may be all that is wrong.
             self._state.clear_moments()
@@ -276,6 +282,8 @@ class FullTrainee:
             else:
                 self.begin_from(self._origin)
             raise
+        if self._wear is not None and on_drives:
+            self._wear.known_from_before()
 
     def begin_from(self, origin: ContinueRef) -> None:
         """Take the weights that another job left, and its moments where they are to be taken."""
@@ -365,12 +373,14 @@ def load_full(
     shape = read_shape(folder)
     form = StateFormat(split=plan.precision == "bf16", moments=plan.full.moments)
     folders, tier = None, None
-    if plan.full.nvme is not None:
-        assert run is not None
-        folders = TierFolders(tuple(map(Path, plan.full.nvme.folders)), run.root.parent)
-        tier = tier_setup(plan, device, run, folders)
     try:
+        if plan.full.nvme is not None:
+            assert run is not None
+            folders = TierFolders(tuple(map(Path, plan.full.nvme.folders)), run.root.parent)
+            tier = tier_setup(plan, device, run, folders)
         state = TrainState(units_of(shape), form, pin=device.type == "cuda", tier=tier)
+        if run is not None:
+            require_copies(state, run)
         fill_state(folder, shape, state, on_layer)
     except BaseException:
         if folders is not None:
@@ -388,18 +398,3 @@ def load_full(
         warn,
         folders,
     )
-
-
-def _tier_options(full: FullPlan, shape: ModelShape) -> dict[str, Any]:
-    """Return what a trainer is told of the drives."""
-    nvme = full.nvme
-    if nvme is None:
-        return {}
-    pieces = -(-shape.layer_params // nvme.chunk_elements)
-    engines = 2 if full.engine == "auto" else 1
-    return {
-        "state_stages": nvme.state_stages // engines,
-        "weight_stages": nvme.weight_stages * pieces,
-        "tier_rows": frozenset(nvme.rows),
-        "row_stages": nvme.row_stages,
-    }

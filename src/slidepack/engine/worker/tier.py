@@ -12,11 +12,13 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.nvme.choose import open_transport
 from slidepack.engine.nvme.failures import disk_error
+from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.tier_store import NO_LINKS, TierSetup
 from slidepack.engine.tier_folders import TIER_PREFIX, lock_folder, remove_if_dead, tier_folder
 from slidepack.engine.worker.checkpoint import KEPT
+from slidepack.engine.worker.room import require_room
 
-__all__ = ["TierFolders", "tier_setup"]
+__all__ = ["TierFolders", "require_copies", "tier_setup"]
 
 _TRIED: Final = ".links"
 
@@ -80,6 +82,27 @@ def tier_setup(
         # nobody promises when these go: the room that it needs itself is taken before it starts.
         sets=1 + KEPT if linked else 1,
         copies=0 if linked else KEPT + 1,
+    )
+
+
+def require_copies(state: TrainState, run: RunFolder) -> None:
+    """Refuse to begin where checkpoints are copies of what is on drives and do not fit.
+
+    Args:
+        state: allocated.
+        run: whose checkpoints they are.
+
+    Raises:
+        SlidepackError: DISK-FULL.
+    """
+    if state.tier is None or not state.tier.copies:
+        return
+    require_room(
+        run.root,
+        state.tier.copies * (state.tier.bytes + state.ram_bytes),
+        run.read_identity().disk_floor_bytes,
+        "the checkpoints, which are copies here: the file system makes no links between "
+        "this folder and those of the drives",
     )
 
 

@@ -83,8 +83,11 @@ def _record_of(state: TrainState) -> TierRecord | None:
     )
 
 
-def read_units(state: TrainState, folder: Path, digest: str) -> None:
+def read_units(state: TrainState, folder: Path, digest: str) -> bool:
     """Read each unit's state in place, wherever that is and wherever it was.
+
+    Returns:
+        Whether some of it was on drives.
 
     Raises:
         OSError: a file cannot be read.
@@ -104,6 +107,7 @@ def read_units(state: TrainState, folder: Path, digest: str) -> None:
         _take_unit(state, index, folder, record)
     found.update(data)
     _compare(found.hexdigest(), digest)
+    return record is not None
 
 
 def _take_unit(state: TrainState, index: int, folder: Path, record: TierRecord | None) -> None:

@@ -6,8 +6,10 @@ import { followTouch } from "./touch_drag.js";
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
 const LEAST_DRAG = 6;
-const FONT = "12px system-ui, sans-serif";
+const ROOT_PX = 16;
 
+// Letters of a chart grow with those of the page, which are larger in very wide windows.
+const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / ROOT_PX;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isNumber = (value) => typeof value === "number";
 const newest = (values) => values.findLast(isNumber);
@@ -62,10 +64,15 @@ export class Chart {
     return this.lines.flatMap((line) => [...(line.band ?? []).toReversed(), line.key]);
   }
 
+  get #tall() {
+    return Math.round(this.height * scale());
+  }
+
   #make(data) {
+    const by = scale();
     const axis = {
       stroke: colour("--muted"),
-      font: FONT,
+      font: `${12 * by}px system-ui, sans-serif`,
       grid: { stroke: colour("--line"), width: 1 },
       ticks: { show: false },
     };
@@ -73,7 +80,7 @@ export class Chart {
     const plot = new uPlot(
       {
         width: this.box.clientWidth,
-        height: this.height,
+        height: this.#tall,
         legend: { show: false },
         scales: { x: { time: false, range: () => this.range } },
         cursor: {
@@ -82,8 +89,8 @@ export class Chart {
           bind: { dblclick: () => () => this.onWhole() },
         },
         axes: [
-          { ...axis, size: 28, incrs: STEPS, space: 60 },
-          { ...axis, size: 58, space: 34, values: written },
+          { ...axis, size: Math.round(28 * by), incrs: STEPS, space: 60 * by },
+          { ...axis, size: Math.round(58 * by), space: 34 * by, values: written },
         ],
         hooks: {
           setSelect: [(self) => this.#selected(self)],
@@ -145,7 +152,8 @@ export class Chart {
 
   fit() {
     if (!this.plot || this.plot.width === this.box.clientWidth) return;
-    this.plot.setSize({ width: this.box.clientWidth, height: this.height });
+    if (this.plot.height === this.#tall) this.plot.setSize({ width: this.box.clientWidth, height: this.#tall });
+    else this.remake();
   }
 
   // Colours are read when a chart is made.
