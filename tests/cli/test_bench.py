@@ -143,6 +143,7 @@ def _slid(**changed: Any) -> dict[str, Any]:
         "moments": "fp32",
         "clip": 0.0,
         "alias_note": None,
+        "nvme": None,
         **timing,
         "share_of_ceiling": 0.5123,
         "split": {"compute": 0.38, "h2d": 0.2, "cpu_optimizer": 0.5, "idle": 0.37},
@@ -157,10 +158,12 @@ def _slid(**changed: Any) -> dict[str, Any]:
             "vram_reserved_bytes": 7_900_000_000,
             "ram_peak_bytes": 41_800_000_000,
             "ram_bytes_per_parameter": 13.01,
+            "ram_predicted_bytes": 41_900_000_000,
         },
         "plan": {
             "cpu_share": 0.5714,
             "engines": "14 units on the CPU; 15 on the card",
+            "predicted_step_seconds": 0.77,
             "reasons": ["rows stay on the card", "5 slots"],
         },
         "loss": 11.76,
@@ -191,7 +194,14 @@ def test_slide_prints_what_was_measured(
     assert "Aliased" not in text
     assert commands[0][commands[0].index("slide") :] == [
         *("slide", "--shape=llama-3b", "--batch=8", "--seq=1024", "--micro-tokens=8192"),
-        *("--steps=6", "--vram-cap=24.0", "--optimizer=auto", "--moments=fp32", "--clip=0.0"),
+        *(
+            "--steps=6",
+            "--warm-up=2",
+            "--vram-cap=24.0",
+            "--optimizer=auto",
+            "--moments=fp32",
+            "--clip=0.0",
+        ),
     ]
 
 

@@ -63,6 +63,7 @@ def test_every_command_but_serve_has_json() -> None:
     assert set(names) == {
         *("serve", "open", "demo", "doctor", "fit", "train", "data check", "export", "chat"),
         *("pause", "resume", "queue-end", "digest", "plan", "policy show", "policy set"),
+        *("password", "schedule never", "jobs smaller"),
         *(f"exports {name}" for name in ("list", "cancel", "rm")),
         *(f"schedule {name}" for name in ("show", "add", "clear")),
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),

@@ -118,8 +118,7 @@ class Drafts:
         self.require_room(sum(file.bytes or 0 for file in files))
         order = sorted(range(len(files)), key=lambda place: natural(files[place].name))
         known = tuple(
-            AnnouncedFile(name=clip(files[n].name, _NAME_CHARACTERS), bytes=files[n].bytes)
-            for n in order
+            AnnouncedFile(name=_label(files[n].name), bytes=files[n].bytes) for n in order
         )
         record = _Record(files=known, given=tuple(order), created_at=time.time())
         draft_id = secrets.token_hex(8)
@@ -336,3 +335,11 @@ def _elsewhere(why: str) -> SlidepackError:
         why=why,
         fix="Ask how far it is, and send what is missing.",
     )
+
+
+def _label(name: str) -> str:
+    """Return a name that is short enough to be shown, with the ending that tells what it is."""
+    ending = suffix_of(name)
+    if len(name) <= _NAME_CHARACTERS or not ending:
+        return clip(name, _NAME_CHARACTERS)
+    return clip(name, _NAME_CHARACTERS - len(ending)) + ending

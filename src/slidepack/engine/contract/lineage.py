@@ -168,6 +168,8 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
         del fields["eval"]["judge_rows"]
     if spec.continues is None:
         del fields["continues"]
+    # Where the state lies changes no bit of it.
+    fields["method"].pop("nvme", None)
     return fields
 
 

@@ -24,14 +24,29 @@ class _Stopped(BaseException):
     """Raised by a signal; not an Exception, so that no library swallows it."""
 
 
+class _Stop:
+    """Raises at the first signal, and remembers it: compiled code may turn what is raised in the
+    middle of it into an error of its own."""
+
+    def __init__(self) -> None:
+        """Begin to listen."""
+        self.asked = False
+        _listen(self._raise)
+
+    def _raise(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.asked = True
+        _listen(signal.SIG_IGN)
+        raise _Stopped
+
+
 def main(arguments: list[str]) -> int:
     """Run one export and return the exit code: 0, or that of the error written as the last line."""
     # Libraries may print; standard output is for the lines that a command reads.
     lines = os.dup(1)
     os.dup2(2, 1)
     reporter = Reporter(lines)
+    stop = _Stop()
     try:
-        _listen(_stop)
         result = run(_read_request(arguments), reporter, lambda: _listen(signal.SIG_IGN))
         reporter.end(result)
     except ExportDiffersError as error:
@@ -39,9 +54,11 @@ def main(arguments: list[str]) -> int:
         return _fail(
             reporter, error.error, ExportFailed(error=error.error.report, verification=error.found)
         )
-    except (SlidepackError, OSError, MemoryError, _Stopped) as error:
+    except BaseException as error:
         _listen(signal.SIG_IGN)
-        coded = _coded(error)
+        if not stop.asked and not isinstance(error, SlidepackError | OSError | MemoryError):
+            raise
+        coded = _coded(_Stopped() if stop.asked else error)
         return _fail(reporter, coded, ExportFailed(error=coded.report))
     return 0
 
@@ -91,11 +108,6 @@ def _fail(reporter: Reporter, error: SlidepackError, line: ExportFailed) -> int:
 def _listen(action: Callable[[int, FrameType | None], NoReturn] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, action)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    _listen(signal.SIG_IGN)
-    raise _Stopped
 
 
 if __name__ == "__main__":
