@@ -147,7 +147,7 @@ def test_what_cannot_be_compiled_is_a_broken_model(tmp_path: Path, template: str
     start = time.thread_time()
     with pytest.raises(SlidepackError) as caught:
         load_tokenizer(tmp_path)
-    assert time.thread_time() - start < 3
+    assert time.thread_time() - start < 10, "it does not grow with the template"
     assert caught.value.report.code == "MODEL-BROKEN"
 
 
