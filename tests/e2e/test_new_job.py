@@ -152,7 +152,7 @@ def test_chosen_file_and_an_earlier_one(
     expect(page.locator("#outlook")).to_contain_text("steps, about")
 
     page.goto(f"{studio.daemon.address.url}/new?dataset={studio.dataset}")
-    expect(page.get_by_label("Dataset", exact=True)).to_have_value(str(studio.dataset))
+    expect(page.locator("#dataset")).to_have_value(str(studio.dataset))
     expect(page.locator("#verdict")).to_contain_text("words.jsonl, read as chat")
     choose_model(page, studio)
     expect(start_button(page)).to_be_enabled()
