@@ -97,21 +97,26 @@ def test_a_drag_outlives_what_changes_meanwhile(
     expect(page.locator("#live")).to_have_text("Live")
     begin_drag(page, jobs[0], jobs[1])
     handle = entry(page, jobs[0]).element_handle()
-    # Another part of the page tells that the news has come.
+    # Another part of the page tells that the news has come; listened to before there are any.
+    page.evaluate(
+        """() => {
+            window.asked = new Promise((done) => {
+                const soon = () => setTimeout(done, 200);
+                document.addEventListener("htmx:beforeRequest", soon, { once: true });
+            });
+        }"""
+    )
     farm.daemon.api("POST", f"/jobs/{jobs[3]}/cancel")
     late = farm.queue(name="Epsilon", not_before=NEVER)
-    page.evaluate(
-        """() => new Promise((done) => {
-            const soon = () => setTimeout(done, 200);
-            document.addEventListener("htmx:beforeRequest", soon, { once: true });
-        })"""
-    )
+    page.evaluate("() => window.asked")
     assert handle.evaluate("(one) => one.isConnected && one.classList.contains('held')")
     expect(entry(page, late)).to_have_count(0)
     page.mouse.up()
     expect(entry(page, late)).to_be_visible()
     wait_until(lambda: order(farm) == [jobs[1], jobs[0], jobs[2], late], what="the new order")
-    assert shown(page) == ["Beta", "Alpha", "Gamma", "Epsilon"]
+    wait_until(
+        lambda: shown(page) == ["Beta", "Alpha", "Gamma", "Epsilon"], what="the page has it too"
+    )
 
 
 def test_a_move_that_is_refused_goes_back_and_says_why(
