@@ -4,6 +4,7 @@ import http.client
 import json
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 def set_password(daemon: DaemonProcess, password: str = _PASSWORD) -> None:
     done = subprocess.run(
-        ["slidepack", "password"],
+        [sys.executable, "-m", "slidepack.cli", "password"],
         input=f"{password}\n",
         env=daemon.environment,
         capture_output=True,

@@ -65,7 +65,7 @@ def test_an_export_is_made_downloaded_and_deleted(served_farm: Farm) -> None:
     for name in ("request.json", "..%2Frequest.json", "%2Fetc%2Fpasswd", "nothing"):
         path = f"/exports/{export_id}/files/{name}"
         with daemon.http() as client:
-            assert client.get(f"/api/v1{path}").status_code == 404
+            assert client.get(f"/api/v1{path}").status_code in (400, 404), name
     assert export_id in [export["id"] for export in daemon.api("GET", "/exports")]
     removed = daemon.api("DELETE", f"/exports/{export_id}")
     assert removed == {"removed": export_id, "freed_bytes": done["bytes"]}
