@@ -6,6 +6,7 @@ import pytest
 from e2e.browsing import OpenVisitor, too_wide
 from e2e.conftest import Studio
 from e2e.pages import PAGES, Places
+from playwright.sync_api import expect
 
 _FOLDER = (
     next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").is_file())
@@ -47,7 +48,10 @@ def test_nothing_moves_by_itself_while_live(
     for name, address in PAGES.items():
         page = visitor.go(address(places))
         page.locator("h1, h2").first.wait_for()
-        if page.locator("[data-live~=changed]").count():
+        # The page of a job that has ended listens to nothing any more.
+        ended = page.locator("#job-state[data-ended=yes]").count()
+        if page.locator("[data-live~=changed]").count() and not ended:
+            expect(page.locator("#live")).to_have_text("Live")
             with page.expect_response(lambda answer: "part" in answer.url):
                 studio.daemon.api("POST", "/queue/pause", json={"seconds": 3600})
             studio.daemon.api("POST", "/queue/resume")
