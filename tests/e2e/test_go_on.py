@@ -16,7 +16,7 @@ def test_a_completed_job_goes_on_from_its_page(
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("alert")).to_contain_text("epochs is one; use a number")
     page.get_by_label("Passes over the data").fill("0.5")
-    page.get_by_label("Learning rate").fill("0.001")
+    page.get_by_role("textbox", name="Learning rate").fill("0.001")
     page.get_by_role("button", name="Go on").click()
     expect(page).not_to_have_url(re.compile(rf"/jobs/{completed_job}$"))
     child = int(page.url.rsplit("/", 1)[1])
