@@ -45,8 +45,7 @@ def test_lost_login_shows_one_message_on_the_open_page(
     visitor = open_visitor(studio.daemon, allowed=(REFUSALS, r"error: \[object Event\]"))
     page = visitor.page
     page.context.clear_cookies()
-    page.get_by_label("Add a folder").fill("/nowhere")
-    page.get_by_role("button", name="Add").click()
+    page.get_by_role("button", name="Give the GPU back").click()
     expect(page.locator("#errors .error")).to_have_count(1)
     expect(page.locator("#errors")).to_contain_text("DAEMON-ACCESS")
     # The refusal is a whole page of its own; only its message may be put into this one.
