@@ -108,9 +108,7 @@ def test_a_suggestion_is_one_click_and_a_hub_that_is_away_an_error(
     own: DaemonProcess, open_visitor: OpenVisitor
 ) -> None:
     page = open_visitor(own).go("/models")
-    offer = page.get_by_role(
-        "button", name=re.compile("Download.*SmolLM2-135M-Instruct")
-    )
+    offer = page.get_by_role("button", name=re.compile("Download.*SmolLM2-135M-Instruct"))
     expect(offer).to_be_visible()
     expect(page.locator("#suggestions .ways-here .fits").first).to_contain_text(
         "of RAM", timeout=SLOW_MS

@@ -31,7 +31,7 @@ def test_html_in_file_name_rows_and_answers_is_shown_as_text(
     verdict = page.locator("#verdict")
     expect(verdict).to_contain_text(path.name)
     expect(verdict).to_contain_text(f"Ignored columns: {EVIL}")
-    expect(verdict).to_contain_text(f"The first row asks: “{EVIL}”")
+    expect(verdict).to_contain_text(EVIL)
     expect(verdict.get_by_role("row")).to_have_count(2)
     expect_no_markup(page)
 
