@@ -145,8 +145,6 @@ async def job_checkpoints(service: Service, job_id: FromPath[int]) -> list[Check
 @get("/jobs/{job_id:int}/first-row")
 async def job_first_row(service: Service, job_id: FromPath[int]) -> FirstRow:
     """Return the first row that a job trains on, as its model sees it."""
-    # A job that is not there is told of by its record.
-    await asyncio.to_thread(service.jobs.get, job_id)
     spec = await asyncio.to_thread(service.jobs.spec, job_id)
     return await asyncio.to_thread(first_row_in_process, spec)
 

@@ -90,7 +90,7 @@ class PlanQuestion:
         )
 
     def _spec_of(self, job_id: int) -> JobSpec:
-        return self._jobs.spec(self._jobs.get(job_id).id)
+        return self._jobs.spec(job_id)
 
     def _planned(
         self, key: str, spec: JobSpec, rows: int | None, row_tokens: float | None

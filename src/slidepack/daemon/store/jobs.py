@@ -153,17 +153,18 @@ class JobStore:
         """
         row = self._db.one(f"SELECT {_COLUMNS} FROM jobs WHERE id = ?", job_id)
         if row is None:
-            raise SlidepackError(
-                "RUN-NOT-FOUND",
-                f"There is no job {job_id}.",
-                fix="`slidepack jobs list` shows them.",
-            )
+            raise _not_found(job_id)
         return _job(row)
 
     def spec(self, job_id: int) -> JobSpec:
-        """Return what the job was queued with."""
+        """Return what the job was queued with.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND.
+        """
         row = self._db.one("SELECT spec FROM jobs WHERE id = ?", job_id)
-        assert row is not None
+        if row is None:
+            raise _not_found(job_id)
         return msgspec.json.decode(row["spec"], type=JobSpec)
 
     def list_jobs(self, limit: int = 200) -> list[JobRecord]:
@@ -431,3 +432,9 @@ def _job(row: dict[str, Any]) -> JobRecord:
         values[name] = [int(job_id) for job_id in (row[name] or "").split(",") if job_id]
     values["error"] = None if error is None else msgspec.json.decode(error, type=ErrorReport)
     return msgspec.convert(values, JobRecord, from_attributes=True)
+
+
+def _not_found(job_id: int) -> SlidepackError:
+    return SlidepackError(
+        "RUN-NOT-FOUND", f"There is no job {job_id}.", fix="`slidepack jobs list` shows them."
+    )
