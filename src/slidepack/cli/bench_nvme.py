@@ -14,7 +14,6 @@ from slidepack.daemon.settings import data_home, folders, load_settings
 
 __all__ = ["nvme"]
 
-_MODULE = "slidepack.engine.bench_nvme"
 _NAMES = {"write": "writes", "read": "reads", "both": "each way at once"}
 
 
@@ -46,7 +45,7 @@ def nvme(
         "device": device,
     }
     arguments += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    result = run_benchmark(*arguments, module=_MODULE)
+    result = run_benchmark("nvme", *arguments)
     if json_output:
         print_json(result)
         return

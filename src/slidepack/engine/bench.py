@@ -13,6 +13,8 @@ import msgspec
 import torch
 
 from slidepack.engine.bench_kernels.run import bench_kernels, bench_lora_linear, versions
+from slidepack.engine.bench_nvme.options import NvmeOptions
+from slidepack.engine.bench_nvme.run import bench_nvme
 from slidepack.engine.bench_packed.options import DEFAULT_LANES, PackedOptions, lane_counts
 from slidepack.engine.bench_packed.run import bench_packed
 from slidepack.engine.bench_slide.options import SlideOptions, default_threads
@@ -26,6 +28,7 @@ from slidepack.engine.data.masking import EncodedRow
 from slidepack.engine.lora.pack import LaneStep, Pack
 from slidepack.engine.model.layer_attention import layer_attention
 from slidepack.engine.model.loading import random_decoder
+from slidepack.engine.nvme.lanes import THREADS
 from slidepack.engine.tune.run import bench_tune
 
 __all__ = ["SHAPES", "bench_lora", "main"]
@@ -99,6 +102,7 @@ def main(arguments: list[str]) -> int:
     lora.add_argument("--device", default=default_device)
     _add_slide(commands.add_parser("slide", help="full fine-tuning by sliding layers"))
     _add_packed(commands.add_parser("packed", help="LoRA lanes in one pass over one base"))
+    _add_nvme(commands.add_parser("nvme", help="state on drives against the bare drives"))
     commands.add_parser("kernels", help="the fused operations at the sizes of Llama 8B")
     random = commands.add_parser("model", help="write a model with random weights")
     random.add_argument("--shape", required=True)
@@ -113,6 +117,16 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
+
+
+def _add_nvme(nvme: argparse.ArgumentParser) -> None:
+    nvme.add_argument("--folder", type=Path, action="append", required=True, dest="folders")
+    nvme.add_argument("--gigabytes", type=float, default=4.0)
+    nvme.add_argument("--chunk-megabytes", type=int, default=64)
+    nvme.add_argument("--rounds", type=int, default=5)
+    nvme.add_argument("--threads", type=int, default=THREADS)
+    nvme.add_argument("--transport", default="")
+    nvme.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _add_slide(slide: argparse.ArgumentParser) -> None:
@@ -158,6 +172,10 @@ def _add_packed(packed: argparse.ArgumentParser) -> None:
     packed.add_argument("--device", default="cuda")
 
 
+def _nvme_options(folders: list[Path], **values: Any) -> NvmeOptions:
+    return NvmeOptions(folders=tuple(folders), **values)
+
+
 def _packed_options(lanes: str, **values: Any) -> PackedOptions:
     return PackedOptions(lanes=lane_counts(lanes), **values)
 
@@ -177,6 +195,8 @@ def _asked(kind: Callable[..., _Options], options: argparse.Namespace) -> _Optio
 
 
 def _result(options: argparse.Namespace) -> dict[str, Any]:
+    if options.command == "nvme":
+        return bench_nvme(_asked(_nvme_options, options))
     if options.command == "slide":
         return bench_slide(_asked(SlideOptions, options))
     if options.command == "packed":
