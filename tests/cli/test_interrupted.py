@@ -123,6 +123,8 @@ def test_while_a_model_is_added(daemon: DaemonProcess, smollm2_gguf: Path) -> No
     assert line.startswith("RUN-INTERRUPTED: ")
     (model,) = daemon.api("GET", "/models")
     assert model["state"] == "importing", "the daemon goes on with it"
+    # A stop waits for the first look at torch, and the import would be done by then.
+    wait_until(lambda: daemon.api("GET", "/hardware")["software"], what="torch was looked at")
     # Stopped in the middle, it ends the import too, and the next daemon begins it again.
     importer.resume()
     daemon.stop()
