@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from slidepack.daemon.drive_wears import DriveWears
 from slidepack.daemon.settings import Settings, folders
 from slidepack.daemon.tier_drives import TierDrives
 
 
 def test_folders_are_those_of_the_settings_or_one_beside_the_data(tmp_path: Path) -> None:
-    plain = TierDrives(tmp_path, Settings()).now().room
+    plain = TierDrives(tmp_path, Settings(), DriveWears()).now().room
     assert plain.folders == (str(tmp_path / "nvme"),)
     named = Settings(nvme_folders=f"{tmp_path}/a, {tmp_path}/b")
-    assert TierDrives(tmp_path, named).now().room.folders == (f"{tmp_path}/a", f"{tmp_path}/b")
-    off = TierDrives(tmp_path, Settings(nvme="off")).now().room
+    assert TierDrives(tmp_path, named, DriveWears()).now().room.folders == (
+        f"{tmp_path}/a",
+        f"{tmp_path}/b",
+    )
+    off = TierDrives(tmp_path, Settings(nvme="off"), DriveWears()).now().room
     assert off.refused
 
 
@@ -26,7 +30,7 @@ def test_folders_that_cannot_work_are_refused(text: str) -> None:
 
 
 def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
-    drives = TierDrives(tmp_path, Settings(nvme="on"))
+    drives = TierDrives(tmp_path, Settings(nvme="on"), DriveWears())
     assert not drives.now().room.measured
     measured = drives.measured().room
     assert measured.measured or measured.free_bytes < 10 * 10**9

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from slidepack.daemon.doctor.cards import training_gpus
+from slidepack.daemon.drive_wears import DriveWears
 from slidepack.daemon.hardware import with_tier
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeProblem
@@ -70,7 +71,9 @@ def describe_machine(
         drive: what is said of the drives.
     """
     home, settings = data_home(os.environ), load_settings()
-    report = with_tier(probe_hardware(home, software=False), TierDrives(home, settings))
+    report = with_tier(
+        probe_hardware(home, software=False), TierDrives(home, settings, DriveWears())
+    )
     gpu = next(iter(training_gpus(report)), None)
     if vram == 0 or (vram is None and settings.device == "cpu"):
         gpu, vram = None, 0.0
@@ -93,7 +96,7 @@ def describe_machine(
 
 def measured_drives() -> NvmeRoom | None:
     """Return this machine's drives for state with measured rates, which takes a second or two."""
-    drives = TierDrives(data_home(os.environ), load_settings())
+    drives = TierDrives(data_home(os.environ), load_settings(), DriveWears())
     tier = settle("tier", drives.measured)
     return None if isinstance(tier, ProbeProblem) else tier.room
 

@@ -9,10 +9,11 @@ import msgspec
 
 from slidepack.daemon.device_choice import chosen_cards
 from slidepack.daemon.doctor.cards import training_gpus
+from slidepack.daemon.drive_wears import DriveWears
 from slidepack.daemon.policy.gpu_sample import card_key
 from slidepack.daemon.probe.drive_kind import disks_below
 from slidepack.daemon.probe.drives import mount_of, read_mounts
-from slidepack.daemon.probe.endurance import DriveWear, read_wear
+from slidepack.daemon.probe.endurance import DriveWear
 from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware, settle
@@ -41,7 +42,7 @@ class HardwareMonitor:
     """Probes on demand, at most once in two seconds; asks torch in the background."""
 
     def __init__(
-        self, data_dir: Path, device: str = "auto", drives: TierDrives | None = None
+        self, data_dir: Path, device: str, drives: TierDrives | None, wears: DriveWears
     ) -> None:
         """Bind what is looked at; nothing is probed yet.
 
@@ -49,8 +50,10 @@ class HardwareMonitor:
             data_dir: whose drive matters.
             device: the setting (`device_choice`).
             drives: that training state may lie on; None where none may.
+            wears: asks drives for their wear.
         """
         self._drives = drives
+        self._wears = wears
         self._device = device
         self._data_dir = data_dir
         self._lock = threading.Lock()
@@ -68,7 +71,7 @@ class HardwareMonitor:
         root = Path("/")
         mount = mount_of(self._data_dir, read_mounts(root))
         disks = [] if mount is None else disks_below(root, mount.device, mount.numbers)
-        self.wear = tuple(read_wear(root, disk) for disk in disks)
+        self.wear = tuple(map(self._wears.ask, disks))
 
     def probe_software_where_needed(self) -> None:
         """Ask torch what it can use, if it was not asked yet or its answer allows no run.

@@ -22,6 +22,7 @@ from slidepack.daemon.chat.subjects import Subjects
 from slidepack.daemon.continuing import Continuing
 from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.doctor.examination import Examiner
+from slidepack.daemon.drive_wears import DriveWears
 from slidepack.daemon.exports.exports import Exports
 from slidepack.daemon.fits import Fits
 from slidepack.daemon.hardware import HardwareMonitor
@@ -116,8 +117,9 @@ class Service:
             state_kept_seconds=settings.keep_state_days * 86_400,
         )
         self.examiner = Examiner(paths.home, self.changes.bump)
+        wears = DriveWears()
         self.hardware = HardwareMonitor(
-            paths.home, settings.device, TierDrives(paths.home, settings)
+            paths.home, settings.device, TierDrives(paths.home, settings, wears), wears
         )
         self.policy = PolicyWatch(
             self.documents,

@@ -1,12 +1,11 @@
 """The drives of training state, as the settings name them; keeps what is slow to ask."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
+from slidepack.daemon.drive_wears import DriveWears
 from slidepack.daemon.probe.disk_speed import DiskSpeed, measure_disk
-from slidepack.daemon.probe.endurance import DriveWear, read_wear
 from slidepack.daemon.probe.problem import ProbeFailure
 from slidepack.daemon.probe.tier import Tier, read_tier
 from slidepack.daemon.settings import Settings, folders
@@ -14,8 +13,6 @@ from slidepack.daemon.settings import Settings, folders
 __all__ = ["TierDrives"]
 
 _ROOT: Final = Path("/")
-_WEAR_SECONDS: Final = 3600.0
-"""How long a drive's own log is good for."""
 _FOLDER: Final = "nvme"
 """In the data directory, where no folder is named."""
 
@@ -23,12 +20,12 @@ _FOLDER: Final = "nvme"
 class TierDrives:
     """Answers at once; the drives' rates are measured when they are first asked for."""
 
-    def __init__(self, data_dir: Path, settings: Settings) -> None:
-        """Bind the settings; nothing is looked at yet."""
+    def __init__(self, data_dir: Path, settings: Settings, wears: DriveWears) -> None:
+        """Bind the settings, and who asks drives for their wear; nothing is looked at yet."""
         self._use = settings.nvme
         self._folders = folders(settings.nvme_folders) or (data_dir / _FOLDER,)
         self._speeds: dict[Path, DiskSpeed] = {}
-        self._wear: dict[Path, tuple[float, DriveWear]] = {}
+        self._wears = wears
         self._lock = threading.Lock()
         self._measuring = threading.Lock()
 
@@ -40,7 +37,7 @@ class TierDrives:
         """
         with self._lock:
             speeds = dict(self._speeds)
-        return read_tier(_ROOT, self._folders, self._use, wear_of=self._wear_of, speeds=speeds)
+        return read_tier(_ROOT, self._folders, self._use, wear_of=self._wears.of, speeds=speeds)
 
     def measured(self) -> Tier:
         """Return the same with measured rates; the first call takes seconds.
@@ -63,13 +60,3 @@ class TierDrives:
                     with self._lock:
                         self._speeds[folder] = speed
         return self.now()
-
-    def _wear_of(self, disk: Path) -> DriveWear:
-        now = time.monotonic()
-        with self._lock:
-            asked, found = self._wear.get(disk, (float("-inf"), None))
-        if found is None or now - asked > _WEAR_SECONDS:
-            found = read_wear(_ROOT, disk)
-            with self._lock:
-                self._wear[disk] = now, found
-        return found
