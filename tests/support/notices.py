@@ -10,11 +10,23 @@ from typing import Any
 
 from slidepack.daemon.changes import Changes
 from slidepack.daemon.notices.courier import Courier
+from slidepack.daemon.notices.energy import EnergyReport
 from slidepack.daemon.notices.notices import Notices
 from slidepack.daemon.notices.settings import Outlook
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
 from support.waiting import wait_until
+
+NOTHING_MEASURED = EnergyReport(
+    joules=None,
+    card_joules=None,
+    cpu_joules=None,
+    source="not measured",
+    seconds=0.0,
+    card_seconds=0.0,
+    cpu_seconds=0.0,
+    note="",
+)
 
 
 class Receiver:

@@ -7,10 +7,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+from support.job_records import job_record
+from support.notices import NOTHING_MEASURED
 
 from slidepack.daemon.doctor.finding import Finding
 from slidepack.daemon.notices.digest import compose
-from slidepack.daemon.notices.energy import EnergyReport
 from slidepack.daemon.notices.night import FailedJob, Night
 from slidepack.daemon.planner.answer import LaneSpan, Plan
 from slidepack.daemon.policy.holding import Hold
@@ -28,8 +29,6 @@ from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport
 from slidepack.daemon.probe.wsl import WslInfo
 from slidepack.daemon.states import LIVE, TERMINAL, JobState
-from slidepack.daemon.store.jobs import JobRecord
-from slidepack.engine.contract.errors import ErrorReport
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HomePage
 from slidepack.web.day_strip import WIDTH, DayStrip, day_strip, strip_end
@@ -37,7 +36,6 @@ from slidepack.web.hardware_view import HardwareCard, HardwareView, hardware_vie
 from slidepack.web.queue_view import SPARK_HEIGHT, LiveJob, QueueView, queue_view, spark
 
 _GIB = 1 << 30
-_ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
 _PROBLEM = ProbeProblem(item="any", what="It could not be read.", why="denied", fix="Look.")
 _BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -276,33 +274,13 @@ def test_a_spark_keeps_its_gaps_and_its_range() -> None:
     assert flat.points == "0.0,1.0 120.0,1.0"
 
 
-def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
-    return JobRecord(
-        id=7,
-        name="A <job>",
-        state=state,
-        reason="waits for <something>",
-        model_id="small",
-        dataset_id=1,
-        step=3 if begun else 0,
-        total_steps=10 if begun else 0,
-        phase="training" if begun else "",
-        loss=1.5 if begun else None,
-        eta_seconds=12.0 if begun else None,
-        tokens_per_second=120.0 if begun else None,
-        result=None,
-        error=_ERROR if state == "failed" else None,
-        wanted=None,
-        wanted_at=None,
-        created_at=1.0,
-        started_at=2.0 if begun else None,
-        ended_at=70.0 if state in TERMINAL else None,
-    )
-
-
 def queue(*, full: bool) -> QueueView:
     states: tuple[JobState, ...] = get_args(JobState) if full else ()
-    jobs = [job_record(state, begun=begun) for state in states for begun in (True, False)]
+    jobs = [
+        job_record(state, begun=begun, reason="waits for <something>")
+        for state in states
+        for begun in (True, False)
+    ]
     return queue_view(
         live=[
             LiveJob(job=job, spark=spark([2.0, 1.0]), device="A <card>", done="03:14")
@@ -341,17 +319,7 @@ _HELD = policy_state(
 
 def pages() -> Iterator[HomePage]:
     failed = FailedJob(id=1, name="A <job>", code="RUN-FAILED", why="of <that>")
-    energy = EnergyReport(
-        joules=None,
-        card_joules=None,
-        cpu_joules=None,
-        source="not measured",
-        seconds=0.0,
-        card_seconds=0.0,
-        cpu_seconds=0.0,
-        note="",
-    )
-    quiet = Night(since=0.0, until=1.0, energy=energy)
+    quiet = Night(since=0.0, until=1.0, energy=NOTHING_MEASURED)
     night = msgspec.structs.replace(quiet, failed=(failed,))
     found = Finding(level="problem", title="A <problem>", evidence="seen", fix="Mend it.")
     broken = HardwareReport(**dict.fromkeys(HardwareReport.__struct_fields__, _PROBLEM))

@@ -10,11 +10,10 @@ from typing import get_args
 import msgspec
 import pytest
 from jinja2 import UndefinedError, meta
+from support.job_records import FAILURE, job_record
 
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.catalogue import DatasetRecord
-from slidepack.daemon.store.jobs import JobRecord
-from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.job import (
     ContinueRef,
     DatasetRef,
@@ -39,36 +38,10 @@ _OF_JOB = [
     if name == "job.html" or (name.startswith("parts/job_") and name != _OF_EXPORT)
 ]
 _OF_ERROR = ["error.html", "parts/error.html"]
-_ERROR = ErrorReport(code="RUN-FAILED", what="It <failed>.", why="the evidence", fix="Try again.")
 
 
 def render(name: str, **context: object) -> str:
     return template_engine().get_template(name).render(**context)
-
-
-def job_record(state: JobState, *, begun: bool = True) -> JobRecord:
-    ended = state in ("completed", "failed", "cancelled")
-    return JobRecord(
-        id=7,
-        name="A <job>",
-        state=state,
-        reason="waits for its turn",
-        model_id="small",
-        dataset_id=1,
-        step=3 if begun else 0,
-        total_steps=10 if begun else 0,
-        phase="training" if begun else "",
-        loss=1.5 if begun else None,
-        eta_seconds=12.0 if begun else None,
-        tokens_per_second=120.0 if begun else None,
-        result="somewhere" if state == "completed" else None,
-        error=_ERROR if state == "failed" else None,
-        wanted="pause" if state == "pausing" else None,
-        wanted_at=None,
-        created_at=1.0,
-        started_at=2.0 if begun else None,
-        ended_at=70.0 if ended else None,
-    )
 
 
 def job_page(
@@ -210,7 +183,7 @@ def test_a_job_goes_on_with_its_own_data_or_any_other() -> None:
 
 @pytest.mark.parametrize("name", _OF_ERROR)
 def test_error_templates_render(name: str) -> None:
-    text = render(name, error=_ERROR)
+    text = render(name, error=FAILURE)
     assert "RUN-FAILED" in text
     assert "It &lt;failed&gt;." in text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from support.notices import open_notices
+from support.notices import NOTHING_MEASURED, open_notices
 from support.stores import Stores, plain_spec
 
 from slidepack.daemon.notices.digest import compose, hours, watt_hours
@@ -25,16 +25,6 @@ from slidepack.engine.contract.errors import ErrorReport
 from slidepack.engine.contract.events import Finished, Progress, Started
 
 _BERLIN = ZoneInfo("Europe/Berlin")
-_NOTHING = EnergyReport(
-    joules=None,
-    card_joules=None,
-    cpu_joules=None,
-    source="not measured",
-    seconds=0.0,
-    card_seconds=0.0,
-    cpu_seconds=0.0,
-    note="",
-)
 
 
 def _at(text: str) -> float:
@@ -114,7 +104,9 @@ def test_many_jobs_stay_short_and_no_name_breaks_a_line() -> None:
         for n in range(60)
     )
     failed = tuple(FailedJob(id=n, name="f", code="", why="y" * 1000) for n in range(9))
-    digest = compose(Night(since=0.0, until=1.0, finished=finished, failed=failed, energy=_NOTHING))
+    digest = compose(
+        Night(since=0.0, until=1.0, finished=finished, failed=failed, energy=NOTHING_MEASURED)
+    )
     assert "… and 55 more finished" in digest.lines
     assert "… and 4 more failed" in digest.lines
     assert digest.lines[-1] == "Tonight: nothing is queued"
