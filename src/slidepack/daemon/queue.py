@@ -26,6 +26,7 @@ from slidepack.daemon.supervisor.choosing import is_held_by
 from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.retention import Retention
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.contract.job import JobSpec
 
 _SHOWN_JOBS: Final = 5
 
@@ -130,11 +131,8 @@ class Queue:
                 RUN-ORIGIN-BROKEN where it continued another job, and what that left is gone.
         """
         how = request or RetryRequest()
-        now = time.time()
         with self._db.transaction():
-            job = self._jobs.get(job_id)
-            if not job.terminal:
-                raise _wrong_state(job, "retried")
+            job = self.require_retryable(job_id)
             if how.resume and job.state == "completed":
                 raise SlidepackError(
                     "RUN-NO-CHECKPOINT",
@@ -150,28 +148,50 @@ class Queue:
                     fix="Retry it from the start.",
                 )
             spec = with_lr_factor(self._jobs.spec(job_id), how.lr_factor)
-            if spec.continues is not None:
-                self._origins.require(spec.continues)
-            timing = JobTiming(
-                priority=job.priority,
-                not_before=job.not_before,
-                deadline=None if job.deadline is None or job.deadline <= now else job.deadline,
-                any_time=job.any_time,
-                after=job.after,
-                after_failure=job.after_failure,
-                on_failure=job.on_failure,
-            )
-            again = self._jobs.add(
-                spec,
-                now,
-                timing,
-                adopts=job_id if how.resume else None,
-                sweep_id=job.sweep_id,
-            )
-            if job.state != "completed":
-                self._jobs.wait_for_instead(job_id, again.id)
-                self._let_go(job_id, again.id, now)
+            again = self._again(job, spec, adopts=job_id if how.resume else None)
         self._changes.bump()
+        return again
+
+    def retry_with(self, job_id: int, spec: JobSpec) -> JobRecord:
+        """Queue a new job in the place of an ended one, with a specification of its own.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-ORIGIN-BROKEN.
+        """
+        with self._db.transaction():
+            again = self._again(self.require_retryable(job_id), spec)
+        self._changes.bump()
+        return again
+
+    def require_retryable(self, job_id: int) -> JobRecord:
+        """Return a job that has ended.
+
+        Raises:
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended.
+        """
+        job = self._jobs.get(job_id)
+        if not job.terminal:
+            raise _wrong_state(job, "retried")
+        return job
+
+    def _again(self, job: JobRecord, spec: JobSpec, *, adopts: int | None = None) -> JobRecord:
+        """Add a job in the place of an ended one; a transaction is open."""
+        now = time.time()
+        if spec.continues is not None:
+            self._origins.require(spec.continues)
+        timing = JobTiming(
+            priority=job.priority,
+            not_before=job.not_before,
+            deadline=None if job.deadline is None or job.deadline <= now else job.deadline,
+            any_time=job.any_time,
+            after=job.after,
+            after_failure=job.after_failure,
+            on_failure=job.on_failure,
+        )
+        again = self._jobs.add(spec, now, timing, adopts=adopts, sweep_id=job.sweep_id)
+        if job.state != "completed":
+            self._jobs.wait_for_instead(job.id, again.id)
+            self._let_go(job.id, again.id, now)
         return again
 
     def _let_go(self, failed: int, again: int, now: float) -> None:

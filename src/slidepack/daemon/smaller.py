@@ -1,6 +1,5 @@
 """A job that ran out of memory, again with settings that take less of it."""
 
-import time
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +8,6 @@ import msgspec
 from slidepack.daemon.hardware import Waiting, machine_now
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.jobs import JobRecord
-from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.memory import Machine
@@ -32,25 +30,10 @@ def retry_smaller(service: Service, job_id: int) -> JobRecord:
             nothing smaller is left to try, RUN-ORIGIN-BROKEN where what it continued is gone,
             and those of the model's folder.
     """
-    job = service.jobs.get(job_id)
-    if not job.terminal:
-        raise SlidepackError(
-            "RUN-STATE",
-            f"Job {job_id} cannot be started again now.",
-            why=f"it is {job.state}",
-            fix="Wait until it has ended, or cancel it.",
-        )
+    service.queue.require_retryable(job_id)
     spec = service.jobs.spec(job_id)
     machine = machine_now(service.hardware.report(), whole=True, device=service.settings.device)
-    smaller = smaller_spec(spec, _advice(spec, machine))
-    with service.database.transaction():
-        if spec.continues is not None:
-            service.origins.require(spec.continues)
-        timing = JobTiming(priority=job.priority, any_time=job.any_time, after=job.after)
-        again = service.jobs.add(smaller, time.time(), timing, sweep_id=job.sweep_id)
-        service.jobs.wait_for_instead(job_id, again.id)
-    service.changes.bump()
-    return again
+    return service.queue.retry_with(job_id, smaller_spec(spec, _advice(spec, machine)))
 
 
 def smaller_spec(spec: JobSpec, advice: Advice | None) -> JobSpec:
