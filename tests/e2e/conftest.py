@@ -47,7 +47,9 @@ class Studio:
         return int(job["id"])
 
 
-@pytest.fixture(scope="session")
+# For each file its own: Playwright keeps an event loop running in this thread, in which no test of
+# another folder could run one of its own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium."""
     program = shutil.which("chromium")

@@ -44,7 +44,7 @@ def test_pages_fit_their_window(
     view = f"{scheme}-{width}"
     long_word = "Donaudampfschifffahrtsgesellschaftskapitaen" * 3
     rows: list[dict[str, object]] = [*chat_rows(20), {"messages": long_word}]
-    expect(page.locator("#queue")).to_contain_text("A small run")
+    expect(page.locator("#queue")).to_contain_text("Done lately")
     look(page, f"home-{view}")
     # A file that is dropped on the first page is taken to where a job is made of it.
     drop_file(page, write_jsonl(tmp_path / f"{long_word}.jsonl", rows))

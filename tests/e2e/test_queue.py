@@ -54,9 +54,7 @@ def entry(page: Page, job: int) -> Locator:
 
 def centre(place: Locator) -> tuple[float, float]:
     # None while the list is being replaced.
-    wait_until(lambda: place.bounding_box() is not None, what="it is drawn")
-    box = place.bounding_box()
-    assert box is not None
+    box = wait_until(place.bounding_box, what="it is drawn")
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
