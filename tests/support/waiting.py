@@ -7,7 +7,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def wait_until(condition: Callable[[], _T], *, seconds: float = 60.0, what: str = "") -> _T:
+def wait_until(condition: Callable[[], _T | None], *, seconds: float = 60.0, what: str = "") -> _T:
     """Return the condition's first truthy value, or fail after a deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
