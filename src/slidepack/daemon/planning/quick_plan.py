@@ -14,6 +14,8 @@ QUICK_ROUNDS: Final = 40
 _SECONDS: Final = 0.15
 _SECONDS_A_TASK: Final = 0.0015
 """For a long queue: to try out one plan takes time for each task."""
+_MOST_SECONDS: Final = 1.0
+"""Meanwhile every page waits its turn; what is left to try is the solver's, in its own process."""
 
 
 def quick_plan(request: PlanRequest, monotonic: Callable[[], float]) -> tuple[Plan, bool]:
@@ -23,7 +25,8 @@ def quick_plan(request: PlanRequest, monotonic: Callable[[], float]) -> tuple[Pl
         request: what is planned.
         monotonic: seconds by a clock that only goes forward.
     """
-    until = monotonic() + max(_SECONDS, _SECONDS_A_TASK * len(request.tasks))
+    wanted = max(_SECONDS, _SECONDS_A_TASK * len(request.tasks))
+    until = monotonic() + min(_MOST_SECONDS, wanted)
     plan = make_plan(
         request.tasks,
         request.devices,

@@ -89,6 +89,11 @@ class Database:
         rows = self.query(sql, *values)
         return rows[0] if rows else None
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread is inside a transaction."""
+        return self._connection().conn.in_transaction
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run the block as one BEGIN IMMEDIATE transaction; a failure undoes all of it.

@@ -9,6 +9,7 @@ import msgspec
 from slidepack.daemon.states import LIVE, TERMINAL, TRANSITIONS, JobState
 from slidepack.daemon.store.database import Database, Row
 from slidepack.daemon.store.queue_order import place_jobs
+from slidepack.daemon.store.queued_jobs import QueuedJobs
 from slidepack.daemon.store.timing import JobTiming
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
@@ -84,6 +85,7 @@ class JobStore:
     def __init__(self, database: Database) -> None:
         """Bind the database."""
         self._db = database
+        self._queued = QueuedJobs(database, lambda: self._unended(["queued"]))
 
     def add(
         self,
@@ -223,7 +225,7 @@ class JobStore:
 
     def queued(self) -> list[JobRecord]:
         """Return the jobs that wait, in the order in which they are to run."""
-        return self._unended(["queued"])
+        return self._queued.now()
 
     def paused(self) -> list[JobRecord]:
         """Return the paused jobs, in the queue's order."""
