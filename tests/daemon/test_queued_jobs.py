@@ -14,8 +14,6 @@ from slidepack.engine.contract.errors import ErrorReport
 _FULL = ErrorReport(
     code="DISK-FULL", what="The disk is full.", why="0 bytes free", fix="Free some."
 )
-    code="DISK-FULL", what="The disk is full.", why="0 bytes free", fix="Free some."
-)
 _WRITES: list[tuple[str, Callable[[Stores, list[int]], object]]] = [
     ("added", lambda stores, ids: stores.jobs.add(plain_spec("new"), 2.0)),
     ("after", lambda stores, ids: stores.jobs.add(plain_spec(), 2.0, JobTiming(after=(ids[1],)))),
