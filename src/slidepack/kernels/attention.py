@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from slidepack.kernels.attention_choice import AttentionChoice, choose_attention
 from slidepack.kernels.attention_flex import FlexBlocks, flex_blocks, flex_rows
@@ -109,6 +108,9 @@ def attention(
 def _varlen(
     q_TNH: Tensor, k_TKH: Tensor, v_TKH: Tensor, segments: Segments, choice: AttentionChoice
 ) -> Tensor:
+    # With it comes torch's compiler: a second of every start, also where another path is taken.
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415  # see above
+
     assert choice.soft_cap is None
     longest = segments.longest
     cu_seqlens = segments.cu_seqlens
