@@ -63,7 +63,7 @@ def test_every_command_but_serve_has_json() -> None:
     assert set(names) == {
         *("serve", "open", "demo", "doctor", "fit", "train", "data check", "export", "chat"),
         *("pause", "resume", "queue-end", "digest", "plan", "policy show", "policy set"),
-        *("password", "schedule never", "jobs smaller"),
+        *("password", "schedule never", "jobs smaller", "jobs when"),
         *(f"exports {name}" for name in ("list", "cancel", "rm")),
         *(f"schedule {name}" for name in ("show", "add", "clear")),
         *(f"notify {name}" for name in ("list", "add", "remove", "test", "settings")),
@@ -95,6 +95,19 @@ def test_when_a_job_runs(command: Command, served_farm: Farm, file: Path) -> Non
     assert command("jobs", "move", str(second["id"]), "--last")[1]["id"] == second["id"]
     for arguments in ((), ("--last", "--before", "1")):
         assert run(["jobs", "move", str(first["id"]), *arguments]) == 2
+    status, later = command(
+        *("jobs", "when", str(first["id"]), "--at", "2099-01-03T05:00"),
+        *("--by", "any", "--priority", "-2"),
+    )
+    assert (status, later["deadline"], later["priority"]) == (0, None, -2)
+    assert later["not_before"] == datetime(2099, 1, 3, 5).timestamp()
+    _, later = command("jobs", "when", str(first["id"]), "--start", "now", "--at", "any")
+    assert (later["any_time"], later["not_before"], later["priority"]) == (True, None, -2)
+    assert run(["jobs", "when", str(first["id"])]) == 2
+    assert run(["jobs", "when", str(first["id"]), "--by", "soon"]) == 2
+    assert command("jobs", "when", str(first["id"]), "--start", "soon")[0] != 0
+    assert command("jobs", "when", "1", "--start", "now")[1]["error"]["code"] == "RUN-STATE"
+    command("jobs", "when", str(first["id"]), "--start", "tonight", "--priority", "3")
     assert run([*add, "--at", "25:00"]) == 2
     assert run([*add, "--by", "soon"]) == 2
     assert command(*add, "--at", "2099-01-02T03:04", "--by", "2099-01-01T00:00")[0] != 0

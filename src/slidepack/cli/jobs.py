@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,8 @@ from slidepack.engine.data.rows import FORMATS
 app = typer.Typer(help="The queue.", no_args_is_help=True)
 app.command("continue")(continue_job)
 
+_ANY: Final = "any"
+"""No such time."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Value = typer.Option
 
@@ -234,6 +236,34 @@ def move(
     if (before is None) != last:
         raise typer.BadParameter("say --before JOB or --last")
     _act(job_id, "move", json_output, {"before": before})
+
+
+@app.command("when")
+def when(
+    job_id: int,
+    start: Annotated[
+        str | None,
+        Value(help="auto, now (windows do not bind it) or tonight; each ends an earlier --at."),
+    ] = None,
+    at: Annotated[
+        str | None, Value(help="Not before: 23:00, 2026-12-24T18:30, or any.")
+    ] = None,
+    by: Annotated[
+        str | None, Value(help="When it should be done: 07:00, 2026-12-24T18:30, or any.")
+    ] = None,
+    priority: Annotated[int | None, Value(help="Higher ones run first.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Change when a job that has not ended may run; what is not given stays."""
+    now = datetime.now()
+    given: dict[str, Any] = {"start": start, "priority": priority}
+    request = {key: value for key, value in given.items() if value is not None}
+    for key, text in (("not_before", at), ("deadline", by)):
+        if text is not None:
+            request[key] = None if text == _ANY else parse_moment(text, now)
+    if not request:
+        raise typer.BadParameter("say --start, --at, --by or --priority")
+    _act(job_id, "reschedule", json_output, request)
 
 
 @app.command("rm")
