@@ -110,7 +110,7 @@ def test_state_that_the_ram_has_no_room_for_goes_to_drives(fit: Fit) -> None:
     slower = fit(*small, "--nvme-read", "0.1", "--nvme-write", "0.1")
     assert slower["plan"]["full"]["nvme"]["moments"] == tier["moments"]
     assert slower["step_seconds"] > answer["step_seconds"]
-    assert slower["step"]["bound_by"] in ("read", "write")
+    assert slower["step"]["bound_by"] == "drives"
 
 
 def test_a_small_disk_is_said(fit: Fit) -> None:

@@ -140,8 +140,8 @@ CASES: dict[str, tuple[SetupReport, HardwareReport, str, str, str]] = {
         setup_with("disk_speed", write_bytes_per_second=50e6),
         HEALTHY,
         "note",
-        "writes 50 MB/s, reads 3000 MB/s (250 MB each). 10 GB of checkpoint or model takes about "
-        "3 min to write and 3 s to read",
+        "writes 50 MB/s, reads 3000 MB/s (250 MB each, 2000 MB/s both ways at once). "
+        "10 GB of checkpoint or model takes about 3 min to write and 3 s to read",
         "SLIDEPACK_HOME",
     ),
     "unmeasured-disk": (

@@ -31,6 +31,7 @@ ROOM = NvmeRoom(
     free_bytes=2 * 10**12,
     read_bytes_per_second=3e9,
     write_bytes_per_second=2e9,
+    both_bytes_per_second=5e9,
     measured=True,
     rated_write_bytes=600e12,
     rated_source="its data sheet",
@@ -178,8 +179,16 @@ def test_the_slowest_of_reads_writes_and_the_rest_is_the_steps_time() -> None:
     passes = sum(phase.seconds for phase in slow.phases if phase.name in ("forward", "head"))
     assert slow.seconds == pytest.approx(moved + passes, rel=0.01)
     assert slow.bound_by == "write"
+    # A drive that does less of each while it does both.
+    shared = with_drives(rates, msgspec.structs.replace(ROOM, both_bytes_per_second=2.5e9))
+    both = step_time(spec, LLAMA_8B, plan, shared)
+    assert both.seconds == pytest.approx(2 * moved * 2.0 / 2.5 + passes, rel=0.01)
+    assert both.bound_by == "drives"
+    unknown = with_drives(rates, msgspec.structs.replace(ROOM, both_bytes_per_second=0.0))
+    assert unknown.drive_bytes == ROOM.read_bytes_per_second
     # What comes from drives and goes there passes through the host's memory as well.
-    fast = msgspec.structs.replace(rates, read_bytes=1e12, write_bytes=1e12, memory_bytes=1e12)
+    endless = dict.fromkeys(("read_bytes", "write_bytes", "drive_bytes", "memory_bytes"), 1e12)
+    fast = msgspec.structs.replace(rates, **endless)
     in_ram, _ = plan_in_detail(_spec(moments="fp32"), LLAMA_8B, _machine(200))
     alone = [
         step_time(_spec(moments="fp32"), LLAMA_8B, in_ram, one).seconds for one in (rates, fast)
@@ -204,7 +213,12 @@ def test_a_cpu_run_can_have_its_state_there_as_well() -> None:
         step_time(spec, SHAPES["smollm2-135m"], plan, with_drives(rates, room)).seconds
         for room in (
             ROOM,
-            msgspec.structs.replace(ROOM, read_bytes_per_second=1e7, write_bytes_per_second=1e7),
+            msgspec.structs.replace(
+                ROOM,
+                read_bytes_per_second=1e7,
+                write_bytes_per_second=1e7,
+                both_bytes_per_second=2e7,
+            ),
         )
     ]
     moved = tier.step_read_bytes / 1e7

@@ -144,6 +144,7 @@ SETTLED = SetupReport(
         max_map_count=65530,
     ),
     disk_speed=DiskSpeed(
+        both_bytes_per_second=2.0e9,
         folder="/home/me/slidepack",
         write_bytes_per_second=2e9,
         read_bytes_per_second=3e9,

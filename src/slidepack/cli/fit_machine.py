@@ -117,6 +117,9 @@ def _room(report: HardwareReport, drive: DriveOptions) -> NvmeRoom | None:
         room,
         read_bytes_per_second=(drive.read_gb or room.read_bytes_per_second / _GB) * _GB,
         write_bytes_per_second=(drive.write_gb or room.write_bytes_per_second / _GB) * _GB,
+        both_bytes_per_second=0.0
+        if drive.read_gb or drive.write_gb
+        else room.both_bytes_per_second,
         rated_write_bytes=drive.rated_tb * 1e12 if drive.rated_tb else room.rated_write_bytes,
         rated_source="as was said" if drive.rated_tb else room.rated_source,
         written_bytes=None if drive.rated_tb else room.written_bytes,

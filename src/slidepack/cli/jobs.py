@@ -245,9 +245,7 @@ def when(
         str | None,
         Value(help="auto, now (windows do not bind it) or tonight; each ends an earlier --at."),
     ] = None,
-    at: Annotated[
-        str | None, Value(help="Not before: 23:00, 2026-12-24T18:30, or any.")
-    ] = None,
+    at: Annotated[str | None, Value(help="Not before: 23:00, 2026-12-24T18:30, or any.")] = None,
     by: Annotated[
         str | None, Value(help="When it should be done: 07:00, 2026-12-24T18:30, or any.")
     ] = None,

@@ -58,6 +58,9 @@ class NvmeRoom(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_second: float
     """Of all of them together, with nothing written meanwhile."""
     write_bytes_per_second: float
+    both_bytes_per_second: float = 0.0
+    """Read and written together while both go on; 0 where that was not measured, and is taken for
+    what the faster way does alone."""
     measured: bool
     """Whether these rates were measured here; else they are those of a common drive."""
     rated_write_bytes: float | None = None

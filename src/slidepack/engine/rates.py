@@ -32,6 +32,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """A second from the drives that state lies on; both guesses are those of a common NVMe drive
     that has no fast cache left."""
     write_bytes: float = 1.5e9
+    drive_bytes: float = 2.5e9
+    """A second to and from those drives together, while both go on: a drive shares it out."""
     source: str
     """Where the figures are from."""
     estimated: bool
@@ -143,9 +145,9 @@ def with_drives(rates: Rates, room: NvmeRoom | None) -> Rates:
     """Return rates with those of the drives that state may lie on."""
     if room is None:
         return rates
-    return msgspec.structs.replace(
-        rates, read_bytes=room.read_bytes_per_second, write_bytes=room.write_bytes_per_second
-    )
+    read, write = room.read_bytes_per_second, room.write_bytes_per_second
+    both = room.both_bytes_per_second or max(read, write)
+    return msgspec.structs.replace(rates, read_bytes=read, write_bytes=write, drive_bytes=both)
 
 
 def _memory(copy_bytes_per_second: float | None, *, is_h200: bool) -> tuple[float, float, str]:

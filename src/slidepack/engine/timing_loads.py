@@ -17,8 +17,8 @@ from slidepack.engine.shape import ModelShape
 
 __all__ = ["Loads", "PassName", "Phase", "Resource"]
 
-Resource = Literal["compute", "link", "memory", "cpu", "read", "write"]
-"""The last two are of the drives."""
+Resource = Literal["compute", "link", "memory", "cpu", "read", "write", "drives"]
+"""The last three are of the drives, which do both at once at less than the sum of their rates."""
 PassName = Literal["forward", "head", "backward"]
 
 _STATE_BYTES: Final = {"fp32": 12, "bf16": 8, "int8": 6}
@@ -78,6 +78,7 @@ class _Load:
             busy |= {
                 "read": self.read / rates.read_bytes,
                 "write": self.written / rates.write_bytes,
+                "drives": (self.read + self.written) / rates.drive_bytes,
             }
         return busy
 
@@ -191,4 +192,4 @@ def _phase(name: PassName, compute: float, others: dict[Resource, float]) -> Pha
 
 
 def _drives_only(busy: dict[Resource, float]) -> dict[Resource, float]:
-    return {name: seconds for name, seconds in busy.items() if name in ("read", "write")}
+    return {name: busy[name] for name in ("read", "write", "drives") if name in busy}

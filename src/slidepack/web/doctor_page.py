@@ -231,7 +231,8 @@ def _drive(drive: Drive) -> DriveRow:
 def _speed(speed: DiskSpeed) -> str:
     cached = "" if speed.direct else "; with the page cache, so reads may look too fast"
     write, read = speed.write_bytes_per_second / 1e6, speed.read_bytes_per_second / 1e6
-    return f"writes {write:,.0f} MB/s, reads {read:,.0f} MB/s{cached}"
+    both = speed.both_bytes_per_second / 1e6
+    return f"writes {write:,.0f} MB/s, reads {read:,.0f} MB/s, {both:,.0f} MB/s at once{cached}"
 
 
 def _identity(service: Service) -> Identity:

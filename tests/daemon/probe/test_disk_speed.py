@@ -3,7 +3,8 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,6 @@ from slidepack.daemon.probe.problem import ProbeFailure
 
 CHUNK = 8 << 20
 ROOMY = (100 * 10**9, 50 * 10**9)
-
-
-def seconds_a_look(step: float) -> Iterator[float]:
-    now = 0.0
-    while True:
-        yield now
-        now += step
 
 
 def measure(folder: Path, **options: Any) -> DiskSpeed | DiskUnmeasured:
@@ -35,6 +29,7 @@ def test_a_real_drive_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert speed.measured_bytes == 3 * CHUNK
     assert speed.write_bytes_per_second > 0
     assert speed.read_bytes_per_second > 0
+    assert speed.both_bytes_per_second > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -45,13 +40,28 @@ def test_the_bytes_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_the_time_has_a_limit(tmp_path: Path) -> None:
-    looks = seconds_a_look(0.6)
+    looks = count(0.0, 0.6)
     speed = measure(tmp_path, max_seconds=2.0, clock=lambda: next(looks))
     assert isinstance(speed, DiskSpeed)
     # Two looks of 0.6 s each pass the second that writing has; the sync takes one more.
     assert speed.measured_bytes == 2 * CHUNK
     assert speed.write_bytes_per_second == pytest.approx(2 * CHUNK / 1.8)
     assert speed.read_bytes_per_second == pytest.approx(2 * CHUNK / 1.2)
+
+
+def test_a_drive_that_fails_while_both_go_on_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write = os.pwritev
+
+    def fail_beside(descriptor: int, buffers: Any, offset: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError(errno.EIO, "Input/output error")
+        return real_write(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", fail_beside)
+    with pytest.raises(ProbeFailure, match="does not work as it should"):
+        measure(tmp_path)
 
 
 def test_a_nearly_full_drive_is_left_alone(tmp_path: Path) -> None:
@@ -115,7 +125,7 @@ def test_a_file_system_without_nameless_files_and_o_direct(
     assert isinstance(speed, DiskSpeed)
     assert not speed.direct
     assert speed.measured_bytes == 3 * CHUNK
-    assert dropped == [os.POSIX_FADV_DONTNEED]
+    assert dropped == 2 * [os.POSIX_FADV_DONTNEED]
     assert any(".slidepack-speed-" in path for path in named)
     assert list(tmp_path.iterdir()) == []
 

@@ -75,23 +75,28 @@ def test_only_solid_state_drives_are_used_unless_the_setting_says_so(
 
 
 def test_stripes_are_as_large_and_as_fast_as_the_least_of_the_drives(machine: Any) -> None:
-    def speed(folder: str, read: float, write: float) -> DiskSpeed:
+    def speed(folder: str, read: float, write: float, both: float) -> DiskSpeed:
         return DiskSpeed(
             folder=folder,
             read_bytes_per_second=read,
             write_bytes_per_second=write,
+            both_bytes_per_second=both,
             measured_bytes=GB,
             direct=True,
         )
 
-    speeds = {Path("/a/x"): speed("/a/x", 5e9, 1e9), Path("/b/x"): speed("/b/x", 3e9, 4e9)}
+    speeds = {
+        Path("/a/x"): speed("/a/x", 5e9, 1e9, 4e9),
+        Path("/b/x"): speed("/b/x", 3e9, 4e9, 5e9),
+    }
     room = _read(machine, "/a/x", "/b/x", speeds=speeds).room
     assert (room.read_bytes_per_second, room.write_bytes_per_second) == (6e9, 2e9)
+    assert room.both_bytes_per_second == 8e9
     assert room.free_bytes == 1000 * GB
     assert room.measured
     guessed = _read(machine, "/a/x", "/b/x", speeds={Path("/a/x"): speeds[Path("/a/x")]}).room
     assert not guessed.measured
-    assert guessed.read_bytes_per_second == 5e9
+    assert guessed.read_bytes_per_second == guessed.both_bytes_per_second == 5e9
     # Two folders of one drive share its room.
     assert _read(machine, "/a/x", "/a/y").room.free_bytes == 800 * GB
 

@@ -114,7 +114,9 @@ def _speed(speed: DiskSpeed) -> Finding:
     cached = "" if speed.direct else "; with the page cache, so reads may look too fast"
     evidence = (
         f"{speed.folder}: writes {write / 1e6:.0f} MB/s, reads {read / 1e6:.0f} MB/s "
-        f"({speed.measured_bytes / 1e6:.0f} MB each{cached}). {_EXAMPLE} takes about "
+        f"({speed.measured_bytes / 1e6:.0f} MB each, "
+        f"{speed.both_bytes_per_second / 1e6:.0f} MB/s both ways at once{cached}). "
+        f"{_EXAMPLE} takes about "
         f"{_seconds(_EXAMPLE_BYTES / write)} to write and {_seconds(_EXAMPLE_BYTES / read)} to "
         "read."
     )

@@ -1,10 +1,11 @@
-"""How fast the data directory's drive really is: a short sequential write, read back."""
+"""How fast the data directory's drive really is: a short sequential write, read back, and both."""
 
 import errno
 import fcntl
 import mmap
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,8 @@ class DiskSpeed(
     folder: str
     write_bytes_per_second: float
     read_bytes_per_second: float
+    both_bytes_per_second: float
+    """Read and written together, while both go on: less than the sum on most drives."""
     measured_bytes: int
     direct: bool
     """Whether the page cache was passed by; else the write was synced and the cache dropped."""
@@ -70,7 +73,7 @@ def measure_disk(
     Args:
         data_dir: it need not exist yet; its nearest folder that does is measured.
         max_bytes: the most that is written.
-        max_seconds: for both directions together; the chunk under way is finished.
+        max_seconds: for all of it; the chunk under way is finished.
         usage: total and free bytes of the file system of a folder.
         clock: seconds.
 
@@ -146,7 +149,7 @@ def _measure(
     clock: Callable[[], float],
 ) -> DiskSpeed:
     # Anonymous pages are aligned as O_DIRECT wants them.
-    with mmap.mmap(-1, _CHUNK_BYTES) as buffer:
+    with mmap.mmap(-1, _CHUNK_BYTES) as buffer, mmap.mmap(-1, _CHUNK_BYTES) as other:
         # Noise, because some file systems compress.
         buffer.write(os.urandom(_CHUNK_BYTES))
 
@@ -154,19 +157,23 @@ def _measure(
             return _write(descriptor, buffer, offset)
 
         def read(offset: int) -> int:
-            return os.preadv(descriptor, [buffer], offset)
+            return os.preadv(descriptor, [other], offset)
 
-        written, write_seconds = _repeat(write, max_bytes, max_seconds / 2, clock)
+        written, write_seconds = _repeat(write, max_bytes, max_seconds / 3, clock)
         started = clock()
         os.fdatasync(descriptor)
         write_seconds += clock() - started
         if not _is_direct(descriptor):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        got, read_seconds = _repeat(read, written, max_seconds / 2, clock)
+        got, read_seconds = _repeat(read, written, max_seconds / 3, clock)
+        if not _is_direct(descriptor):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        both = _both(read, write, written, max_seconds / 3, clock)
     return DiskSpeed(
         folder=str(folder),
         write_bytes_per_second=written / write_seconds,
         read_bytes_per_second=got / read_seconds,
+        both_bytes_per_second=both,
         measured_bytes=written,
         direct=_is_direct(descriptor),
     )
@@ -185,6 +192,37 @@ def _write(descriptor: int, buffer: mmap.mmap, offset: int) -> int:
         # Chunk by chunk: a slow drive would have all of the cache to catch up with at the end.
         os.fdatasync(descriptor)
     return written
+
+
+def _both(
+    read: Callable[[int], int],
+    write: Callable[[int], int],
+    max_bytes: int,
+    max_seconds: float,
+    clock: Callable[[], float],
+) -> float:
+    """Return the bytes a second of a reader and a writer at once, each in its half of a file."""
+    half = max(1, max_bytes // (2 * _CHUNK_BYTES)) * _CHUNK_BYTES
+    failed: list[OSError] = []
+    moved: list[tuple[int, float]] = []
+
+    def write_first_half() -> None:
+        try:
+            moved.append(_repeat(write, half, max_seconds, clock))
+        except OSError as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=write_first_half, name="disk-speed")
+    writer.start()
+    try:
+        start = half if max_bytes > half else 0
+        moved.append(_repeat(lambda offset: read(start + offset), half, max_seconds, clock))
+    finally:
+        writer.join()
+    if failed:
+        raise failed[0]
+    # Until both are done: a step reads about as much as it writes, and waits for either.
+    return sum(size for size, _ in moved) / max(seconds for _, seconds in moved)
 
 
 def _repeat(

@@ -91,7 +91,7 @@ def read_tier(
         for disk in disks_below(root, mount.device, mount.numbers)
     }
     wear = tuple(wear_of(disk) for disk in disks)
-    reads, writes = zip(
+    reads, writes, both = zip(
         *(_rates(kinds[folder], speeds.get(folder)) for folder in folders), strict=True
     )
     rated, source, written = _life(wear, len(folders))
@@ -101,6 +101,7 @@ def read_tier(
         # Stripes wait for the slowest.
         read_bytes_per_second=min(reads) * len(folders),
         write_bytes_per_second=min(writes) * len(folders),
+        both_bytes_per_second=min(both) * len(folders),
         measured=all(folder in speeds for folder in folders),
         rated_write_bytes=rated,
         rated_source=source,
@@ -116,10 +117,16 @@ def _kind(root: Path, mount: Mount | None) -> DriveKind:
     return drive_kind(root, mount.device, mount.numbers, mount.fs_type)
 
 
-def _rates(kind: DriveKind, speed: DiskSpeed | None) -> tuple[float, float]:
-    if speed is not None:
-        return speed.read_bytes_per_second, speed.write_bytes_per_second
-    return _RATES.get(kind, _OTHER_RATES)
+def _rates(kind: DriveKind, speed: DiskSpeed | None) -> tuple[float, float, float]:
+    """Return bytes a second read, written, and both ways together."""
+    if speed is None:
+        read, write = _RATES.get(kind, _OTHER_RATES)
+        return read, write, max(read, write)
+    return (
+        speed.read_bytes_per_second,
+        speed.write_bytes_per_second,
+        speed.both_bytes_per_second,
+    )
 
 
 def _free(on: Mapping[Path, Mount | None], usage: Callable[[str], tuple[int, int]]) -> int:
