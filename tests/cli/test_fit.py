@@ -111,6 +111,10 @@ def test_state_that_the_ram_has_no_room_for_goes_to_drives(fit: Fit) -> None:
     assert slower["plan"]["full"]["nvme"]["moments"] == tier["moments"]
     assert slower["step_seconds"] > answer["step_seconds"]
     assert slower["step"]["bound_by"] == "drives"
+    rates = ("--nvme-read", "0.1", "--nvme-write", "0.1", "--nvme-both", "0.2")
+    duplex = fit(*small, *rates)
+    assert duplex["step"]["bound_by"] in ("read", "write")
+    assert duplex["step_seconds"] < slower["step_seconds"]
 
 
 def test_a_small_disk_is_said(fit: Fit) -> None:

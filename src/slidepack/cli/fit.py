@@ -108,6 +108,10 @@ def fit(
     nvme_write: Annotated[
         float | None, typer.Option(min=0.01, help="How fast it writes, in 1e9 bytes a second.")
     ] = None,
+    nvme_both: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="The same of both ways together, while both go on."),
+    ] = None,
     nvme_tbw: Annotated[
         float | None, typer.Option(min=0.1, help="What it is rated to take, in 1e12 bytes.")
     ] = None,
@@ -123,7 +127,13 @@ def fit(
     """Say whether a training fits, how it would use the machine, and how fast it would be."""
     shape = find_shape(model)
     spec = with_state(training_spec(model, method, seq, batch, clip), moments, drives=not ram_only)
-    drive = DriveOptions(free_gb=nvme, read_gb=nvme_read, write_gb=nvme_write, rated_tb=nvme_tbw)
+    drive = DriveOptions(
+        free_gb=nvme,
+        read_gb=nvme_read,
+        write_gb=nvme_write,
+        both_gb=nvme_both,
+        rated_tb=nvme_tbw,
+    )
     host, rates = describe_machine(vram, ram, drive)
     answer = answer_fit(model, method, spec, shape, host, rates)
     if answer.drives and drive.as_here:

@@ -35,6 +35,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     read_gb: float | None = None
     """Rate of reading in 1e9 bytes a second."""
     write_gb: float | None = None
+    both_gb: float | None = None
+    """Of both together, while both go on; None is that of the faster way alone."""
     rated_tb: float | None = None
     """What they are rated to take in their life, in 1e12 bytes."""
 
@@ -117,13 +119,17 @@ def _room(report: HardwareReport, drive: DriveOptions) -> NvmeRoom | None:
         room,
         read_bytes_per_second=(drive.read_gb or room.read_bytes_per_second / _GB) * _GB,
         write_bytes_per_second=(drive.write_gb or room.write_bytes_per_second / _GB) * _GB,
-        both_bytes_per_second=0.0
-        if drive.read_gb or drive.write_gb
-        else room.both_bytes_per_second,
+        both_bytes_per_second=_both(room, drive),
         rated_write_bytes=drive.rated_tb * 1e12 if drive.rated_tb else room.rated_write_bytes,
         rated_source="as was said" if drive.rated_tb else room.rated_source,
         written_bytes=None if drive.rated_tb else room.written_bytes,
     )
+
+
+def _both(room: NvmeRoom, drive: DriveOptions) -> float:
+    if drive.both_gb:
+        return drive.both_gb * _GB
+    return 0.0 if drive.read_gb or drive.write_gb else room.both_bytes_per_second
 
 
 def _rates(host: Host, gpu: Gpu | None) -> Rates:
