@@ -118,6 +118,15 @@ def test_a_browser_that_cannot_share_has_a_stream_of_its_own(
     for page in (visitor.page, other):
         expect(page.locator("#live")).to_have_text("Live")
         assert open_streams(page) == 1
+    # Six of them would be all the connections that a browser opens.
+    look_away = """(away) => {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    other.evaluate(look_away, True)
+    assert open_streams(other) == 0
+    other.evaluate(look_away, False)
+    wait_until(lambda: open_streams(other) == 1, what="who is looked at again listens again")
 
 
 def test_who_stops_listening_lets_the_stream_go(studio: Studio, open_visitor: OpenVisitor) -> None:

@@ -271,6 +271,24 @@ def test_what_is_looked_at_is_part_of_the_address(
     expect(page).to_have_url(re.compile(r"/queue\?q=gam$"))
 
 
+def test_the_top_is_that_of_the_whole_queue_and_two_clicks_are_one(
+    open_visitor: OpenVisitor, farm: Farm, jobs: list[int]
+) -> None:
+    page = open_visitor(farm.daemon).go("/queue?q=gam")
+    assert shown(page) == ["Gamma"]
+    page.locator(f"#more-{jobs[2]}").click()
+    page.get_by_role("menu").get_by_role("menuitem", name="To the top").click()
+    wait_until(lambda: order(farm)[0] == jobs[2], what="it is the first")
+    page.locator(f"#pick-{jobs[2]}").check()
+    page.locator("#more-selected").click()
+    page.get_by_role("menu").get_by_role("menuitem", name="Duplicate").evaluate(
+        "(item) => { item.click(); item.click(); }"
+    )
+    expect(page.locator("#waiting-jobs .entry")).to_have_count(2)
+    copies = [job for job in farm.daemon.api("GET", "/jobs") if job["name"] == "Gamma"]
+    assert sum(job["ended_at"] is None for job in copies) == 2
+
+
 def test_a_sweep_unfolds_and_moves_as_one(
     open_visitor: OpenVisitor, farm: Farm, jobs: list[int]
 ) -> None:

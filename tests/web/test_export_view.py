@@ -68,9 +68,16 @@ def offer(wanted: ExportWanted, problem: ErrorReport | None = None) -> ExportOff
     return ExportOffer(wanted=wanted, bytes=None if problem else 5 << 20, problem=problem)
 
 
-def render(offers: list[ExportOffer], exports: list[ExportRecord], spec: JobSpec) -> str:
+class _Job:
+    id = 7
+    dataset_id = 3
+
+
+def render(
+    offers: list[ExportOffer], exports: list[ExportRecord], spec: JobSpec, **context: Any
+) -> str:
     part = ExportsPart(exports=make_view(7, offers, exports, spec))
-    return template_engine().get_template("parts/job_exports.html").render(page=part)
+    return template_engine().get_template("parts/job_exports.html").render(page=part, **context)
 
 
 def test_nothing_is_shown_of_a_job_without_a_result() -> None:
@@ -118,6 +125,9 @@ def test_one_that_runs_waits_or_failed() -> None:
     failed = record(wanted, state="failed", error=_ERROR, **(busy | {"ended_at": 3.0}))
     text = render([offer(wanted)], [failed], plain_spec())
     assert "It &lt;died&gt;." in text and "Try again" in text and "Dismiss" in text
+    # A new training would not help, whatever page the part is on.
+    on_the_page = render([offer(wanted)], [failed], plain_spec(), job=_Job())
+    assert "/jobs/7/retry" not in on_the_page and "Start it again" not in on_the_page
     cancelled = record(wanted, state="cancelled", **(busy | {"ended_at": 3.0}))
     assert 'aria-label="Make GGUF Q8_0"' in render([offer(wanted)], [cancelled], plain_spec())
 

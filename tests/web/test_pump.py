@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from support.stores import open_stores, plain_spec
 
 from slidepack.daemon.changes import Changes
+from slidepack.daemon.states import JobState
 from slidepack.daemon.store.database import Row
+from slidepack.daemon.store.jobs import JobStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.engine.contract.events import AnyEvent, Progress, Started
 from slidepack.web.pump import PAGE, Pump
@@ -119,6 +122,47 @@ async def _steps(stream: Any, last: int) -> list[int]:
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 60))
+
+
+class BrokenOnce(JobStore):
+    """Fails one look at the queue, as a disk may."""
+
+    fails = False
+
+    def signs(self) -> dict[int, str]:
+        if self.fails:
+            self.fails = False
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().signs()
+
+
+def test_what_a_failed_read_would_have_told_is_told_by_the_next(tmp_path: Path) -> None:
+    station = Station(tmp_path)
+    jobs = BrokenOnce(station.stores.database)
+    pump = Pump(
+        changes=station.changes,
+        jobs=jobs,
+        runlog=station.runlog,
+        stopping=station.stopping,
+    )
+
+    async def change(told: AsyncIterator[dict[str, str]], state: JobState) -> Any:
+        station.stores.jobs.move(station.job, state, state, 2.0)
+        station.changes.bump()
+        async for message in told:
+            found = json.loads(message["data"]) if message["event"] == "changed" else {}
+            if station.job in found.get("jobs", ()):
+                return found["lists"]
+        raise AssertionError("the stream has ended")
+
+    async def work() -> None:
+        told = _messages(shared_stream(pump, None))
+        assert [(await anext(told))["event"] for _ in range(2)] == ["hello", "changed"]
+        jobs.fails = True
+        assert await change(told, "paused") is True
+        assert not jobs.fails
+
+    _run(work())
 
 
 def test_every_stream_hears_every_step_once_and_the_database_is_read_once(

@@ -99,6 +99,15 @@ def test_several_jobs_are_moved_all_or_none(farm: Farm, jobs: list[int]) -> None
     assert order(farm) == [fourth, second, first], "nothing of it was done"
     farm.daemon.api("POST", "/queue/move", json={"jobs": [fourth], "before": None})
     assert order(farm) == [second, first, fourth]
+    farm.daemon.api("POST", "/queue/move", json={"jobs": [fourth, first], "first": True})
+    assert order(farm) == [fourth, first, second]
+    farm.daemon.api("POST", "/queue/move", json={"jobs": [fourth], "first": True})
+    assert order(farm) == [fourth, first, second]
+    everyone = {"jobs": [second, first, fourth], "first": True}
+    assert farm.daemon.api("POST", "/queue/move", json=everyone)
+    assert order(farm) == [fourth, first, second]
+    body = {"jobs": [second], "first": True, "before": first}
+    assert refusal(farm, "/queue/move", body) == (422, "RUN-SPEC-INVALID")
 
 
 def test_a_jobs_time_and_priority_can_be_changed(farm: Farm, jobs: list[int]) -> None:

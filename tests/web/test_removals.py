@@ -43,6 +43,9 @@ def test_a_dataset_goes_when_nothing_needs_it(
         assert [row["id"] for row in client.get("/api/v1/datasets").json()] == [other]
         # Its job can be looked at, and says plainly why it cannot run again.
         assert client.get(f"/api/v1/jobs/{job}").status_code == 200
+        for action in ("retry", "duplicate", "smaller"):
+            refused = client.post(f"/api/v1/jobs/{job}/{action}")
+            assert (refused.status_code, refused.json()["code"]) == (404, "DATA-NOT-FOUND")
         request = {"model": farm.model, "dataset": farm.dataset}
         assert client.post("/api/v1/jobs", json=request).json()["code"] == "DATA-NOT-FOUND"
 

@@ -150,6 +150,7 @@ class Continuing:
         with self._db.transaction():
             # It may have been deleted while its result was read.
             self._jobs.get(job_id)
+            self._catalogue.require_inputs(spec)
             kept = msgspec.structs.replace(spec, continues=self._origins.keep(origin))
             job = self._jobs.add(kept, now, timing)
         self._changes.bump()

@@ -25,11 +25,12 @@ def duplicate(service: Service, job_id: int) -> JobRecord:
 
     Raises:
         SlidepackError: RUN-NOT-FOUND, RUN-ORIGIN-BROKEN where it continued another job, and what
-            that left is gone.
+            that left is gone, MODEL-NOT-FOUND or DATA-NOT-FOUND where that was deleted.
     """
     with service.database.transaction():
         job = service.jobs.get(job_id)
         spec = service.jobs.spec(job_id)
+        service.catalogue.require_inputs(spec)
         if spec.continues is not None:
             service.origins.require(spec.continues)
         timing = JobTiming(priority=job.priority, any_time=job.any_time)

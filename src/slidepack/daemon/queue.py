@@ -80,7 +80,10 @@ class Queue:
         """
         spec = freeze_job(request, self._catalogue, self._paths)
         now = time.time()
-        job = self._jobs.add(spec, now, timing_of(request, self._tonight(now)))
+        with self._db.transaction():
+            # What was frozen outside of it may be deleted by now.
+            self._catalogue.require_inputs(spec)
+            job = self._jobs.add(spec, now, timing_of(request, self._tonight(now)))
         self._changes.bump()
         return job
 
@@ -128,7 +131,8 @@ class Queue:
         Raises:
             SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-SPEC-INVALID,
                 RUN-NO-CHECKPOINT where it is to go on from a checkpoint and has none,
-                RUN-ORIGIN-BROKEN where it continued another job, and what that left is gone.
+                RUN-ORIGIN-BROKEN where it continued another job, and what that left is gone,
+                MODEL-NOT-FOUND or DATA-NOT-FOUND where that was deleted.
         """
         how = request or RetryRequest()
         with self._db.transaction():
@@ -156,7 +160,8 @@ class Queue:
         """Queue a new job in the place of an ended one, with a specification of its own.
 
         Raises:
-            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-ORIGIN-BROKEN.
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-ORIGIN-BROKEN,
+                MODEL-NOT-FOUND, DATA-NOT-FOUND.
         """
         with self._db.transaction():
             again = self._again(self.require_retryable(job_id), spec)
@@ -177,6 +182,7 @@ class Queue:
     def _again(self, job: JobRecord, spec: JobSpec, *, adopts: int | None = None) -> JobRecord:
         """Add a job in the place of an ended one; a transaction is open."""
         now = time.time()
+        self._catalogue.require_inputs(spec)
         if spec.continues is not None:
             self._origins.require(spec.continues)
         timing = JobTiming(

@@ -39,6 +39,8 @@ class MoveManyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """In the order in which they are to stand."""
     before: int | None = None
     """Right before this job, which is none of them; they take its priority. None is the end."""
+    first: bool = False
+    """Before all others that wait; then `before` says nothing."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,12 +84,23 @@ def move_jobs(service: Service, request: MoveManyRequest) -> list[JobRecord]:
     _require_distinct(request.jobs)
     if request.before in request.jobs:
         raise _invalid(f"job {request.before} is to stand before itself")
+    if request.first and request.before is not None:
+        raise _invalid("it says both `first` and `before`")
     with service.database.transaction():
         for job_id in (*request.jobs, *(() if request.before is None else (request.before,))):
             _require_unended(service.jobs.get(job_id), "moved")
-        place_jobs(service.database, request.jobs, request.before)
+        before = _first_but(service, request.jobs) if request.first else request.before
+        # Those that are alone in the queue are its first already.
+        if not request.first or before is not None:
+            place_jobs(service.database, request.jobs, before)
     service.changes.bump()
     return [service.jobs.get(job_id) for job_id in request.jobs]
+
+
+def _first_but(service: Service, moved: Sequence[int]) -> int | None:
+    """Return the first job that waits and is not moved itself."""
+    waiting = service.jobs.waiting_first(len(moved) + 1)
+    return next((job.id for job in waiting if job.id not in moved), None)
 
 
 def reschedule(service: Service, job_id: int, request: RescheduleRequest) -> JobRecord:

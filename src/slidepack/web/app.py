@@ -11,7 +11,6 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.plugins.htmx import HTMXPlugin
 from litestar.plugins.jinja import JinjaTemplateEngine
-from litestar.static_files import create_static_files_router
 from litestar.template import TemplateConfig
 from litestar.types import ASGIApp
 
@@ -35,6 +34,7 @@ from slidepack.web.pages import page_router
 from slidepack.web.pump import Pump
 from slidepack.web.remedies import remedies
 from slidepack.web.scopes import require_scope
+from slidepack.web.static_files import static_router
 from slidepack.web.sweep_view import metric_of, written
 
 _HERE = Path(__file__).parent
@@ -57,9 +57,7 @@ def create_app(service: Service, access: Access) -> ASGIApp:
             api_router(),
             openai_router(),
             metrics,
-            create_static_files_router(
-                path="/static", directories=[_HERE / "static"], include_in_schema=False
-            ),
+            static_router(_HERE / "static"),
         ],
         guards=[require_scope],
         dependencies={

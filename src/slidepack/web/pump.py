@@ -178,12 +178,13 @@ class Pump:
 
     async def _read(self, version: int) -> None:
         untold = self._changes.untold
-        lists, self._untold = untold != self._untold, untold
+        lists = untold != self._untold
         full = True
         while full:
             batch, full = await asyncio.to_thread(self._page, lists, version)
+            # Told from now on: what a failed read swallows is told by the next.
+            self._untold, lists = untold, False
             self._hand_out(batch)
-            lists = False
 
     def _page(self, lists: bool, version: int) -> tuple[Batch, bool]:
         rows = self._runlog.events_after(self.last_id, None, PAGE)
@@ -200,13 +201,15 @@ class Pump:
 
     def _moved(self) -> dict[int, str]:
         """Return the states of the jobs that stand otherwise than at the last look."""
-        before, self._signs = self._signs, self._jobs.signs()
+        before, signs = self._signs, self._jobs.signs()
         differ = {
             number
-            for number in before.keys() | self._signs.keys()
-            if before.get(number) != self._signs.get(number)
+            for number in before.keys() | signs.keys()
+            if before.get(number) != signs.get(number)
         }
-        return dict(self._jobs.states_of(differ)) if differ else {}
+        states = dict(self._jobs.states_of(differ)) if differ else {}
+        self._signs = signs
+        return states
 
     def _hand_out(self, batch: Batch) -> None:
         self.last_id = batch.last_id

@@ -8,6 +8,7 @@ import msgspec
 from slidepack.daemon.states import TERMINAL
 from slidepack.daemon.store.database import Database
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
+from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.data.report import CheckOptions, DataReport, decode_report
 from slidepack.engine.importer.contract import ImportProgress, ImportResult
 
@@ -112,6 +113,17 @@ class Catalogue:
                 fix="Add it with `slidepack models add`.",
             )
         return _model(row)
+
+    def require_inputs(self, spec: JobSpec) -> None:
+        """Refuse a job of which the model or a dataset has been deleted.
+
+        Raises:
+            SlidepackError: MODEL-NOT-FOUND or DATA-NOT-FOUND.
+        """
+        self.model(spec.base.model_id)
+        for dataset in (spec.dataset, spec.eval.selection):
+            if dataset is not None:
+                self.dataset(int(dataset.dataset_id))
 
     def models(self) -> list[ModelRecord]:
         """Return all models, newest first."""

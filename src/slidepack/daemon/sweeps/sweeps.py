@@ -223,6 +223,7 @@ class Sweeps:
         for spec in specs:
             key = _nameless(spec)
             if key not in known:
+                self._catalogue.require_inputs(spec)
                 known[key] = self._jobs.add(spec, now, timing, sweep_id=sweep_id).id
             jobs.append(known[key])
         if len(known) > MAX_MEMBERS:

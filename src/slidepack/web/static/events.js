@@ -169,6 +169,9 @@ export const listen = ({ job = null, after = null, on }) => {
 // A page that is put away keeps neither the stream nor the lock from the others.
 const rest = () => endLead && end();
 const goOn = () => listeners.size && !endLead && begin();
+// Without TLS a page of another machine can share nothing: only the tab that is looked at listens.
+const restUnseen = () => (document.hidden ? rest() : goOn());
+if (!shares) document.addEventListener("visibilitychange", restUnseen);
 window.addEventListener("pagehide", rest);
 window.addEventListener("pageshow", (event) => event.persisted && goOn());
 document.addEventListener("freeze", rest);

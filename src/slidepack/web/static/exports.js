@@ -34,10 +34,15 @@ document.addEventListener("htmx:afterSettle", (event) => {
 part.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const text = button.closest(".command").querySelector("pre").textContent;
-  await navigator.clipboard.writeText(text);
-  button.textContent = "Copied";
-  setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
+  const source = button.closest(".command").querySelector("pre");
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
+  } catch {
+    // Without TLS the clipboard is closed to pages of other machines: marked, it can be copied.
+    getSelection().selectAllChildren(source);
+  }
 });
 
 follow();

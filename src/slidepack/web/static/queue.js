@@ -274,15 +274,10 @@ const several = async (action, jobs) => {
 
 const single = { pause: true, resume: true, cancel: true, retry: true, duplicate: true };
 
-const firstWaiting = (jobs) => {
-  const list = document.querySelector("#waiting-jobs .entries");
-  const ids = list ? [...list.children].flatMap(jobsOf) : [];
-  return ids.find((job) => !jobs.includes(job)) ?? null;
-};
-
 const perform = async (action, jobs) => {
-  if (action === "top") return move(jobs, firstWaiting(jobs));
-  if (action === "end") return move(jobs, null);
+  // The page may show a part of the queue, so the daemon says who is the first.
+  if (action === "top") return call("POST", "/queue/move", { jobs, first: true });
+  if (action === "end") return call("POST", "/queue/move", { jobs });
   if (action === "priority") {
     const priority = await askRank(jobs);
     if (priority === null) return null;
@@ -293,20 +288,27 @@ const perform = async (action, jobs) => {
   return several(action, jobs);
 };
 
+// A second click while the first one is under way means the same thing, not the thing twice.
+const underWay = new Set();
+
 const act = async (action, wanted) => {
   const jobs = [...wanted].filter(([, state]) => APPLIES[action](state)).map(([job]) => job);
-  if (!jobs.length) return;
-  clearErrors();
-  if (action === "cancel" && !(await sureOfCancel(jobs))) return;
-  if (action === "delete" && !(await sureOfDelete(jobs))) return;
-  const undo = showAsked(action, jobs);
+  const asked = `${action} ${jobs.join(" ")}`;
+  if (!jobs.length || underWay.has(asked)) return;
+  underWay.add(asked);
   try {
-    await perform(action, jobs);
-  } catch (error) {
-    undo();
-    showError(error);
+    clearErrors();
+    if (action === "cancel" && !(await sureOfCancel(jobs))) return;
+    if (action === "delete" && !(await sureOfDelete(jobs))) return;
+    const undo = showAsked(action, jobs);
+    await perform(action, jobs).catch((error) => {
+      undo();
+      showError(error);
+    });
+    refreshAll();
+  } finally {
+    underWay.delete(asked);
   }
-  refreshAll();
 };
 
 lists.addEventListener("click", (event) => {
