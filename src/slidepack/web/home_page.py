@@ -15,7 +15,7 @@ from litestar.response import Template
 
 from slidepack.daemon.doctor.judge import findings
 from slidepack.daemon.notices.digest import Digest
-from slidepack.daemon.policy.windows import clock_text, open_spans, policy_zone, system_zone
+from slidepack.daemon.policy.windows import clock_text, open_spans, system_zone
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.attempts import AttemptRecord
 from slidepack.daemon.store.jobs import JobRecord
@@ -144,7 +144,8 @@ def _done(job: JobRecord, now: float, zone: tzinfo) -> str:
 def _tonight(service: Service) -> DayStrip:
     now = time.time()
     policy = service.policy.policy()
-    zone = policy_zone(policy)
+    # As all other times of the page, whatever zone the windows are written in.
+    zone = system_zone()
     planned = service.replanner.plan()
     return day_strip(
         now,

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Final
 
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 _GRACEFUL_SECONDS: Final = 2
+_THREADS: Final = 32
+"""For requests. Some wait minutes for another program, as a check of rows or a plan does, and no
+page may wait behind them; Python's own choice is six on a machine of two cores."""
 
 OnReady = Callable[[str, Sequence[str]], None]
 
@@ -67,6 +71,8 @@ class _Servers:
             server.should_exit = True
 
     async def _serve(self) -> None:
+        executor = ThreadPoolExecutor(_THREADS, "request")
+        asyncio.get_running_loop().set_default_executor(executor)
         async with asyncio.TaskGroup() as group:
             following = None
             if self._certificate is not None:
