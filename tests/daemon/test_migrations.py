@@ -1,5 +1,6 @@
 """Databases of older versions open with everything in them; newer ones are left alone."""
 
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -7,10 +8,14 @@ from pathlib import Path
 import pytest
 from support.stores import open_stores, plain_spec
 
+from slidepack.daemon.store import migrations
+from slidepack.daemon.store.access import Sessions, hash_of
+from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.migrations import migrate
 from slidepack.engine.contract.errors import SlidepackError
 
 _OLD = Path(__file__).with_name("databases")
+_FILES = Path(migrations.__file__).with_name("migrations")
 
 
 def _write_old(path: Path, version: int = 1) -> None:
@@ -112,3 +117,32 @@ def test_a_migration_that_fails_leaves_the_version_before_it(tmp_path: Path) -> 
     migrate(connection, path, folder)
     assert [row[1] for row in connection.execute("PRAGMA table_info(a)")] == ["x", "y"]
     connection.close()
+
+
+def test_sessions_stay_and_their_ids_are_never_used_again(tmp_path: Path) -> None:
+    folder, path = tmp_path / "migrations", tmp_path / "slidepack.db"
+    folder.mkdir()
+    for file in sorted(_FILES.glob("*.sql"))[:14]:
+        shutil.copy(file, folder)
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, path, folder)
+    for number in (1, 2, 3):
+        connection.execute(
+            "INSERT INTO sessions VALUES (?, ?, 7.0, 'Firefox on Linux', '10.0.0.9')",
+            (hash_of(f"session {number}"), float(number)),
+        )
+    connection.execute("DELETE FROM sessions WHERE rowid = 2")
+    connection.close()
+
+    sessions = Sessions(Database(path))
+    assert [sessions.id_of(f"session {number}") for number in (1, 2, 3)] == [1, None, 3]
+    kept = sessions.records(0.0)[0]
+    assert (kept.created_at, kept.seen_at) == (3.0, 7.0)
+    assert (kept.browser, kept.address) == ("Firefox on Linux", "10.0.0.9")
+    sessions.end(3)
+    sessions.add("session 4", 8.0)
+    assert sessions.id_of("session 4") == 4, "an old list that ends 3 ends nobody else"
+    sessions.end(10**30)
+    sessions.end_all()
+    sessions.add("session 5", 9.0)
+    assert sessions.id_of("session 5") == 5

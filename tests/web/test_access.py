@@ -189,11 +189,16 @@ def test_a_link_works_once_and_gives_a_guarded_cookie(
         _assert_refused(stranger.get("/", headers=stale), 401, "DAEMON-ACCESS")
 
 
-def test_links_and_sessions_grow_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_and_sessions_grow_old(tmp_path: Path) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("slidepack.web.access.time", SimpleNamespace(time=lambda: clock.now))
     database = open_stores(tmp_path).database
-    access = Access(Sessions(database), Tokens(database), Passwords(Documents(database)), 1234)
+    access = Access(
+        Sessions(database),
+        Tokens(database),
+        Passwords(Documents(database)),
+        1234,
+        clock=lambda: float(clock.now),
+    )
     old, fresh = (access.new_link().split("token=")[1] for _ in range(2))
     clock.now += 24 * 3600 - 1
     session = access.redeem(fresh)

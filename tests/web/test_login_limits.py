@@ -17,10 +17,10 @@ def limits(clock: SimpleNamespace) -> LoginLimits:
     return LoginLimits(lambda: float(clock.now))
 
 
-def _wait(limits: LoginLimits, address: str) -> int:
+def _wait(limits: LoginLimits, address: str, *, proxied: bool = False) -> int:
     """Return the seconds that a try has to wait; 0 where it was counted."""
     try:
-        limits.begin(address)
+        limits.begin(address, proxied=proxied)
     except TooManyTries as refusal:
         return refusal.seconds
     return 0
@@ -63,6 +63,30 @@ def test_many_addresses_wait_for_each_other_but_not_for_long(
     assert 20 <= counted <= 26, "at most one in 30 s after the first few"
     assert _wait(limits, "10.9.9.9") <= 30
     assert _wait(limits, "127.0.0.1") == 0, "the machine itself is not shut out"
+
+
+def test_whoever_comes_through_a_proxy_waits_apart_and_never_for_long(
+    limits: LoginLimits, clock: SimpleNamespace
+) -> None:
+    for _ in range(3):
+        assert _wait(limits, "127.0.0.1") == 0
+    assert [_wait(limits, "127.0.0.1", proxied=True) for _ in range(5)] == [0, 0, 0, 0, 1]
+    for seconds in (1, 2, 4, 8, 16, 30, 30, 30):
+        assert _wait(limits, "127.0.0.1", proxied=True) == seconds
+        clock.now += seconds
+        assert _wait(limits, "127.0.0.1", proxied=True) == 0
+    assert _wait(limits, "127.0.0.1") == 0, "the machine itself has its own four"
+    assert _wait(limits, "127.0.0.1") == 1
+    for n in range(20):
+        assert _wait(limits, f"10.0.0.{n}") == 0, "nor do others of the network wait for them"
+
+
+def test_a_login_through_a_proxy_takes_its_own_try_back(limits: LoginLimits) -> None:
+    for _ in range(50):
+        assert _wait(limits, "127.0.0.1", proxied=True) == 0
+        limits.succeeded("127.0.0.1", proxied=True)
+    for _ in range(3):
+        assert _wait(limits, "127.0.0.1") == 0
 
 
 def test_addresses_of_one_ipv6_network_are_one(limits: LoginLimits) -> None:

@@ -13,25 +13,25 @@ import ipaddress
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import parse_qsl
 
 from litestar.types import HTTPScope
 
-from slidepack.daemon.listening import HOME_ADDRESS, Listening, split_host
+from slidepack.daemon.listening import HOME_ADDRESS, Listening
 from slidepack.daemon.passwords import Passwords
 from slidepack.daemon.store.access import Scope, Sessions, TokenRecord, Tokens
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.callers import Caller, Visitor
 from slidepack.web.login_limits import LoginLimits, TooManyTries
+from slidepack.web.login_links import LoginLinks
+from slidepack.web.proxies import has_further_name
 
 __all__ = ["LOGIN_PATH", "SESSION_SECONDS", "Access", "is_public"]
 
 SESSION_SECONDS: Final = 30 * 24 * 3600.0
 LOGIN_PATH: Final = "/login"
-_LINK_SECONDS: Final = 24 * 3600.0
-_MOST_LINKS: Final = 100
 _SEEN_SECONDS: Final = 60.0
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MOST_WAITING: Final = 8
@@ -54,6 +54,7 @@ class Access:
         *,
         listening: Listening | None = None,
         secure_port: int = 0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Make fresh secrets.
 
@@ -64,6 +65,7 @@ class Access:
             port: where the daemon speaks HTTP; part of every allowed host.
             listening: its addresses and names; None for 127.0.0.1 alone.
             secure_port: where it speaks HTTPS.
+            clock: unix time in seconds.
         """
         self.sessions = sessions
         self.tokens = tokens
@@ -71,8 +73,8 @@ class Access:
         self.port = port
         self.secure_port = secure_port
         self.listening = listening or Listening(plain=(HOME_ADDRESS,))
-        self._links: dict[str, float] = {}
-        self._link_limits = LoginLimits()
+        self.clock = clock
+        self._links = LoginLinks(clock)
         self._password_limits = LoginLimits()
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -94,33 +96,16 @@ class Access:
 
     def new_link(self) -> str:
         """Return an address that logs one browser in, once, within a day."""
-        token = secrets.token_urlsafe(24)
-        now = time.time()
-        self._links = {key: until for key, until in self._links.items() if until >= now}
-        while len(self._links) >= _MOST_LINKS:
-            del self._links[next(iter(self._links))]
-        self._links[_digest(token)] = now + _LINK_SECONDS
-        return f"{self.url}{LOGIN_PATH}?token={token}"
+        return f"{self.url}{LOGIN_PATH}?token={self._links.new()}"
 
     def redeem(self, token: str, visitor: Visitor | None = None) -> str:
         """Turn a link's token into a session and return the cookie's value.
 
         Raises:
-            SlidepackError: DAEMON-ACCESS where the link was used, is old, or never was;
-                DAEMON-TOO-MANY-TRIES.
+            SlidepackError: DAEMON-ACCESS where the link was used, is old, or never was.
         """
-        visitor = visitor or Visitor()
-        self._link_limits.begin(visitor.address)
-        expires = self._links.pop(_digest(token), 0.0)
-        if expires < time.time():
-            raise SlidepackError(
-                "DAEMON-ACCESS",
-                "This link does not open the page any more.",
-                why="each link works once, for a day",
-                fix="Get a new one with `slidepack open`.",
-            )
-        self._link_limits.succeeded(visitor.address)
-        return self._new_session(visitor)
+        self._links.use(token)
+        return self._new_session(visitor or Visitor())
 
     async def log_in(self, password: str, visitor: Visitor) -> str:
         """Turn the password into a session and return the cookie's value.
@@ -137,7 +122,7 @@ class Access:
         Raises:
             SlidepackError: DAEMON-ACCESS, DAEMON-TOO-MANY-TRIES.
         """
-        self._password_limits.begin(visitor.address)
+        self._password_limits.begin(visitor.address, proxied=visitor.proxied)
         if self._waiting >= _MOST_WAITING:
             raise TooManyTries(1)
         self._waiting += 1
@@ -153,7 +138,7 @@ class Access:
                 why="what was typed is another one",
                 fix="Try again, or get a link on the machine itself: `slidepack open`.",
             )
-        self._password_limits.succeeded(visitor.address)
+        self._password_limits.succeeded(visitor.address, proxied=visitor.proxied)
 
     def set_password(self, password: str, keep: str = "") -> None:
         """Set the password and end all sessions but one.
@@ -161,7 +146,7 @@ class Access:
         Raises:
             SlidepackError: DAEMON-PASSWORD-INVALID.
         """
-        self.passwords.set(password, time.time())
+        self.passwords.set(password, self.clock())
         self.end_sessions(keep)
 
     def end_session(self, session_id: int) -> None:
@@ -188,7 +173,7 @@ class Access:
             SlidepackError: DAEMON-REQUEST-INVALID.
         """
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        now = time.time()
+        now = self.clock()
         until = None if days is None else now + days * 86_400
         return token, self.tokens.add(token, name, scopes, now, until)
 
@@ -213,7 +198,7 @@ class Access:
         named = dict(pair.strip().partition("=")[::2] for pair in pairs)
         for name in (self.secure_cookie_name, self.cookie_name):
             session = named.get(name, "")
-            if session and self.sessions.known(session, time.time() - SESSION_SECONDS):
+            if session and self.sessions.known(session, self.clock() - SESSION_SECONDS):
                 return session
         return ""
 
@@ -250,17 +235,16 @@ class Access:
         return caller
 
     def is_in(self, caller: Caller) -> bool:
-        """Return whether somebody who was let in still is."""
+        """Return whether somebody who was let in still is: not ended since, and not expired."""
+        now = self.clock()
         if caller.kind == "session":
-            return self.sessions.known(caller.session, time.time() - SESSION_SECONDS)
-        return caller.kind == "daemon" or any(
-            record.id == caller.token_id for record in self.tokens.records()
-        )
+            return self.sessions.known(caller.session, now - SESSION_SECONDS)
+        return caller.kind == "daemon" or self.tokens.known(caller.token_id, now)
 
     def is_worth_noting(self, caller: Caller) -> bool:
         """Return whether `note` has anything to do: once a minute for each caller."""
         key = _key(caller)
-        return bool(key) and time.time() - self._noted.get(key, 0.0) >= _SEEN_SECONDS
+        return bool(key) and self.clock() - self._noted.get(key, 0.0) >= _SEEN_SECONDS
 
     def note(self, caller: Caller) -> None:
         """Record that a session or a token was used.
@@ -268,7 +252,7 @@ class Access:
         Raises:
             SlidepackError: DISK-FULL or DISK-UNWRITABLE.
         """
-        now = time.time()
+        now = self.clock()
         self._noted = {k: at for k, at in self._noted.items() if now - at < _SEEN_SECONDS}
         self._noted[_key(caller)] = now
         if caller.kind == "session":
@@ -278,7 +262,7 @@ class Access:
 
     def _new_session(self, visitor: Visitor) -> str:
         session = secrets.token_urlsafe(32)
-        now = time.time()
+        now = self.clock()
         self.sessions.expire(now - SESSION_SECONDS)
         previous = self.sessions.id_of(visitor.previous) if visitor.previous else None
         if previous is not None:
@@ -298,7 +282,7 @@ class Access:
         if host is None or not self.listening.allows(host, server, tls=tls):
             raise _forbidden("The request names a host that is not this daemon.", host or "")
         # A proxy of the user's may speak HTTPS where we do not.
-        through = {host, split_host(host)[0]} & self.listening.extra
+        through = has_further_name(host, self.listening)
         schemes = ("http", "https") if through else (scope["scheme"],)
         origins = [value for name, value in scope["headers"] if name == b"origin"]
         for origin in (value.decode("latin-1") for value in origins):
@@ -320,7 +304,7 @@ class Access:
             return Caller(kind="daemon")
         if not token.startswith(TOKEN_PREFIX):
             return None
-        found = self.tokens.find(token, time.time())
+        found = self.tokens.find(token, self.clock())
         if found is None:
             return None
         return Caller(kind="token", scopes=found.scopes, token_id=found.id)

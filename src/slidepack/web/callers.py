@@ -7,10 +7,12 @@ from litestar.connection import ASGIConnection
 
 from slidepack.daemon.store.access import SCOPES, Scope
 
-__all__ = ["CALLER", "Caller", "Visitor", "browser_name", "caller_of", "visitor_of"]
+__all__ = ["CALLER", "PROXIED", "Caller", "Visitor", "browser_name", "caller_of", "visitor_of"]
 
 CALLER: Final = "caller"
 """Where the connection's state holds it."""
+PROXIED: Final = "proxied"
+"""Where it holds whether a proxy on this machine passed the request on."""
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 
@@ -63,6 +65,8 @@ class Visitor(msgspec.Struct, frozen=True, kw_only=True):
     """From where somebody logs in, and with what."""
 
     address: str = ""
+    proxied: bool = False
+    """Whether the address is only that of a proxy on this machine."""
     browser: str = ""
     previous: str = ""
     """The session that the browser has so far; it ends with the login."""
@@ -80,6 +84,7 @@ def visitor_of(connection: AnyConnection) -> Visitor:
     client = connection.scope.get("client")
     return Visitor(
         address=client[0] if client else "",
+        proxied=bool(connection.scope["state"][PROXIED]),
         browser=browser_name(connection.headers.get("user-agent", "")),
     )
 

@@ -11,8 +11,9 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.web.access import Access
-from slidepack.web.callers import CALLER, Caller
+from slidepack.web.callers import CALLER, PROXIED, Caller
 from slidepack.web.openai_errors import OPENAI_PREFIX, error_body
+from slidepack.web.proxies import is_proxied
 
 __all__ = ["Guard"]
 
@@ -31,6 +32,9 @@ _HEADERS: Final = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+
+_LOOK_SECONDS: Final = 60.0
+"""How often an open stream asks whether its session or token has expired."""
 
 RefusalPage = Callable[[ErrorReport, str], str]
 
@@ -63,7 +67,8 @@ class Guard:
         except SlidepackError as error:
             await self._refuse(scope, error, answer.send)
             return
-        scope["state"] = {**(scope.get("state") or {}), CALLER: caller}
+        proxied = is_proxied(scope, self._access.listening)
+        scope["state"] = {**(scope.get("state") or {}), CALLER: caller, PROXIED: proxied}
         if caller is None:
             await self._app(scope, receive, answer.send)
             return
@@ -116,13 +121,17 @@ class _Answer:
 
 
 class _Watched:
-    """Cuts a stream off whose session or token ends while it is open."""
+    """Cuts a stream off whose session or token ends or expires while it is open.
+
+    It looks when something is sent; streams that have nothing to say send that they live.
+    """
 
     def __init__(self, answer: _Answer, access: Access, caller: Caller) -> None:
         self._answer = answer
         self._access = access
         self._caller = caller
         self._endings = access.endings
+        self._looked = access.clock()
         self._streams = False
         self._cut = False
 
@@ -134,12 +143,22 @@ class _Watched:
             # Only these have no end of their own.
             kinds = [value for name, value in message["headers"] if name == b"content-type"]
             self._streams = any(kind.startswith(b"text/event-stream") for kind in kinds)
-        elif self._streams and self._endings != self._access.endings:
-            self._endings = self._access.endings
-            if not await asyncio.to_thread(self._access.is_in, self._caller):
-                self._cut = True
-                message = {"type": "http.response.body", "body": b"", "more_body": False}
+        elif self._streams and self._is_due() and not await self._is_in():
+            self._cut = True
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._answer.send(message)
+
+    async def _is_in(self) -> bool:
+        return await asyncio.to_thread(self._access.is_in, self._caller)
+
+    def _is_due(self) -> bool:
+        """Return whether to look again: somebody was shut out, or a while has passed, for what
+        expires is counted nowhere."""
+        endings, now = self._access.endings, self._access.clock()
+        if endings == self._endings and now - self._looked < _LOOK_SECONDS:
+            return False
+        self._endings, self._looked = endings, now
+        return True
 
 
 def _way_back(scope: HTTPScope) -> str:

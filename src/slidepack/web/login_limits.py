@@ -15,8 +15,9 @@ _FREE: Final = 4
 """Failures of one address that cost nothing: people mistype."""
 _LONGEST_SECONDS: Final = 900.0
 _FREE_OF_ALL: Final = 20
-_LONGEST_OF_ALL_SECONDS: Final = 30.0
-"""Short, so that whoever guesses from many addresses does not lock the owner out."""
+_LONGEST_OF_MANY_SECONDS: Final = 30.0
+"""Short, so that whoever guesses from many addresses, or through the proxy that the owner comes
+through too, does not lock the owner out."""
 _FORGET_SECONDS: Final = 3600.0
 _MOST_ADDRESSES: Final = 4096
 
@@ -52,33 +53,46 @@ class LoginLimits:
         self._clock = clock
         self._lock = threading.Lock()
         self._by_source: dict[str, _Tries] = {}
-        self._all = _Tries(_FREE_OF_ALL, _LONGEST_OF_ALL_SECONDS)
+        self._all = _Tries(_FREE_OF_ALL, _LONGEST_OF_MANY_SECONDS)
+        self._proxied = _Tries(_FREE, _LONGEST_OF_MANY_SECONDS)
 
-    def begin(self, address: str) -> None:
+    def begin(self, address: str, *, proxied: bool = False) -> None:
         """Count a try before it is looked at, so that many at once are counted one by one.
+
+        Args:
+            address: of the peer.
+            proxied: whether that is a proxy on this machine; all who come through one count
+                together, and not as the machine itself.
 
         Raises:
             TooManyTries: it must not be looked at yet.
         """
         now = self._clock()
-        source, local = _source_of(address)
         with self._lock:
-            tries = self._of(source, now)
-            # Whoever guesses from elsewhere keeps nobody from logging in at the machine itself.
-            counted = (tries,) if local else (tries, self._all)
+            counted = (self._proxied,) if proxied else self._of_address(address, now)
             for one in counted:
                 if (seconds := one.left(now)) > 0:
                     raise TooManyTries(seconds)
             for one in counted:
                 one.count(now)
 
-    def succeeded(self, address: str) -> None:
-        """Forget the failures of an address, and the last try of all."""
+    def succeeded(self, address: str, *, proxied: bool = False) -> None:
+        """Forget the failures of an address, and the last try of all, or of all behind proxies."""
+        if proxied:
+            with self._lock:
+                self._proxied.take_back()
+            return
         source, local = _source_of(address)
         with self._lock:
             self._by_source.pop(source, None)
             if not local:
                 self._all.take_back()
+
+    def _of_address(self, address: str, now: float) -> tuple["_Tries", ...]:
+        source, local = _source_of(address)
+        tries = self._of(source, now)
+        # Whoever guesses from elsewhere keeps nobody from logging in at the machine itself.
+        return (tries,) if local else (tries, self._all)
 
     def _of(self, source: str, now: float) -> "_Tries":
         found = self._by_source.get(source)

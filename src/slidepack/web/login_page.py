@@ -17,6 +17,7 @@ from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.web.access import LOGIN_PATH, SESSION_SECONDS, Access
 from slidepack.web.callers import Visitor, caller_of, visitor_of
 from slidepack.web.errors import retry_header
+from slidepack.web.login_links import refuse_embedded
 
 __all__ = ["leave", "local_path", "login_context", "login_pages"]
 
@@ -36,6 +37,7 @@ async def login(
 ) -> Redirect | Template:
     """Turn a one-time link into a session cookie, or ask for the password."""
     if token:
+        refuse_embedded(request.headers)
         visitor = _visitor(request, access)
         session = await asyncio.to_thread(access.redeem, token, visitor)
         return _entered(request, access, session, "/")

@@ -1,15 +1,22 @@
 """What the token of a script needs for each route: one table. What is not in it needs `admin`."""
 
+import asyncio
 from typing import Any, Final
 
+from litestar import Request
 from litestar.connection import ASGIConnection
+from litestar.exceptions import SerializationException
 from litestar.handlers import BaseRouteHandler
 
+from slidepack.daemon.imports import source_kind
 from slidepack.daemon.store.access import Scope
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.callers import caller_of
 
 __all__ = ["ROUTES", "require_scope", "scope_of"]
+
+_ADD_MODEL: Final = "POST /api/v1/models"
+_OLLAMA: Final = "ollama:"
 
 ROUTES: Final[dict[Scope, frozenset[str]]] = {
     # Seeing what there is, and what came of it.
@@ -86,7 +93,8 @@ ROUTES: Final[dict[Scope, frozenset[str]]] = {
             "POST /api/v1/jobs/{job_id}/reschedule",
             "POST /api/v1/jobs/{job_id}/resume",
             "POST /api/v1/jobs/{job_id}/retry",
-            "POST /api/v1/models",
+            # By a path of this machine it needs `admin`, as data by path do.
+            _ADD_MODEL,
             "POST /api/v1/plan",
             "POST /api/v1/policy",
             "POST /api/v1/preflight",
@@ -159,7 +167,7 @@ def scope_of(method: str, path: str) -> Scope:
     return next((scope for scope, routes in ROUTES.items() if route in routes), "admin")
 
 
-def require_scope(
+async def require_scope(
     connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler
 ) -> None:
     """Refuse a token that may not do what a route does; a browser's session may do all.
@@ -170,7 +178,10 @@ def require_scope(
     caller = caller_of(connection)
     if caller is None:
         return
-    wanted = scope_of(str(connection.scope.get("method")), connection.scope["path_template"])
+    method, path = str(connection.scope.get("method")), connection.scope["path_template"]
+    wanted = scope_of(method, path)
+    if f"{method} {path}" == _ADD_MODEL and not caller.may("admin"):
+        wanted = await _scope_of_model(connection, wanted)
     if not caller.may(wanted):
         raise SlidepackError(
             "DAEMON-FORBIDDEN",
@@ -178,3 +189,28 @@ def require_scope(
             why=f"it may {', '.join(caller.scopes)}, and this needs {wanted}",
             fix="Make one that may: `slidepack tokens add`, or the settings page.",
         )
+
+
+async def _scope_of_model(connection: ASGIConnection[Any, Any, Any, Any], plain: Scope) -> Scope:
+    """Return what adding a model needs, by where it comes from."""
+    assert isinstance(connection, Request)
+    try:
+        # What the route gets is this very object: it is read once.
+        data = await connection.json()
+    except SerializationException:
+        return plain  # The route says what is wrong with it.
+    source = data.get("source") if isinstance(data, dict) else None
+    if not isinstance(source, str):
+        return plain  # As well.
+    return "admin" if await asyncio.to_thread(_is_path, source.strip()) else plain
+
+
+def _is_path(source: str) -> bool:
+    """Return whether a model's source is neither a hub id nor a name of Ollama's; the answer to
+    who may not know does not depend on whether there is such a file."""
+    if source.startswith(_OLLAMA):
+        return False
+    try:
+        return source_kind(source) != "hub"
+    except SlidepackError:
+        return True

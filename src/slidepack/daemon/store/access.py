@@ -19,6 +19,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One browser that is logged in."""
 
     id: int
+    """Never used again, so that a list that is old names nobody else."""
     created_at: float
     seen_at: float
     """When it last asked for anything, to the minute; 0 where that is not known."""
@@ -72,15 +73,15 @@ class Sessions:
     def records(self, oldest: float) -> list[SessionRecord]:
         """Return the sessions made after `oldest`, the last used first."""
         rows = self._db.query(
-            "SELECT rowid AS id, created_at, seen_at, browser, address FROM sessions "
-            "WHERE created_at >= ? ORDER BY seen_at DESC, rowid DESC",
+            "SELECT id, created_at, seen_at, browser, address FROM sessions "
+            "WHERE created_at >= ? ORDER BY seen_at DESC, id DESC",
             oldest,
         )
         return [msgspec.convert(row, SessionRecord) for row in rows]
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a session, or None where there is none."""
-        row = self._db.one("SELECT rowid AS id FROM sessions WHERE token_hash = ?", hash_of(token))
+        row = self._db.one("SELECT id FROM sessions WHERE token_hash = ?", hash_of(token))
         return None if row is None else int(row["id"])
 
     def seen(self, token: str, now: float) -> None:
@@ -91,7 +92,8 @@ class Sessions:
 
     def end(self, session_id: int) -> None:
         """Forget a session; it need not be there."""
-        self._db.execute("DELETE FROM sessions WHERE rowid = ?", session_id)
+        # A query, which takes numbers that are too big for an id.
+        self._db.query("DELETE FROM sessions WHERE id = ? RETURNING id", session_id)
 
     def end_all(self, but: str = "") -> None:
         """Forget all sessions, or all but the one of a token."""
@@ -155,6 +157,15 @@ class Tokens:
             now,
         )
         return None if row is None else _token(row)
+
+    def known(self, token_id: int, now: float) -> bool:
+        """Return whether a token is there and valid now."""
+        row = self._db.one(
+            "SELECT 1 FROM api_tokens WHERE id = ? AND (expires_at IS NULL OR expires_at > ?)",
+            token_id,
+            now,
+        )
+        return row is not None
 
     def records(self) -> list[TokenRecord]:
         """Return all tokens, also those that have expired, the oldest first."""
