@@ -9,9 +9,10 @@ from slidepack.daemon.settings import Settings, folders
 from slidepack.daemon.tier_drives import TierDrives
 
 
-def test_folders_are_those_of_the_settings_or_one_beside_the_data(tmp_path: Path) -> None:
+def test_folders_are_those_of_the_settings_or_the_data_directory(tmp_path: Path) -> None:
     plain = TierDrives(tmp_path, Settings(), DriveWears()).now().room
-    assert plain.folders == (str(tmp_path / "nvme"),)
+    assert plain.folders == (str(tmp_path),)
+    assert plain.linked
     named = Settings(nvme_folders=f"{tmp_path}/a, {tmp_path}/b")
     assert TierDrives(tmp_path, named, DriveWears()).now().room.folders == (
         f"{tmp_path}/a",

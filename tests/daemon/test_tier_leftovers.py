@@ -1,5 +1,6 @@
-"""What a killed worker leaves on drives goes when its job has ended."""
+"""What a killed worker leaves on drives goes when its job waits, or has ended."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from slidepack.daemon.supervisor.tier_leftovers import remove_tier_folders, tier
 from slidepack.engine.contract.events import Started
 from slidepack.engine.contract.job import FullMethod
 from slidepack.engine.contract.runfolder import RunFolder
-from slidepack.engine.tier_folders import lock_folder, tier_folder
+from slidepack.engine.tier_folders import OURS, take_folder, tier_folder
 
 
 @pytest.fixture
@@ -51,20 +52,42 @@ def test_they_go_with_the_end_and_checkpoints_stay(
     drive = tmp_path / "drive"
     job_id = _killed(shop, tmp_path, drive)
     job = shop.paths.jobs / str(job_id)
-    (left,) = drive.iterdir()
+    (left,) = (drive / OURS).iterdir()
     assert tier_folders_of(job) == [left]
     both = disk_bytes(job, left)
     assert both > disk_bytes(job), "deleting the job frees them too"
     (other := drive / "run-0123456789abcdef").mkdir()
     shop.retention.after_checkpoint(job_id)
     shop.retention.work()
-    assert left.exists(), "its next attempt takes it"
+    assert left.exists(), "nobody has seen yet that its worker is gone"
     shop.set(job_id, state)
     shop.retention.after_end(job_id)
     shop.retention.work()
     assert list(drive.iterdir()) == [other]
     newest = RunFolder(shop.paths.attempt(job_id, 1)).list_checkpoints()[0]
     assert {file.stat().st_nlink for file in newest.glob("*.state-*")} == {1}
+
+
+@pytest.mark.parametrize("state", ["queued", "paused"])
+def test_a_job_that_waits_keeps_no_room_there(shop: Shop, tmp_path: Path, state: JobState) -> None:
+    drive = tmp_path / "drive"
+    job_id = _killed(shop, tmp_path, drive)
+    shop.stores.attempts.end(shop.stores.attempt(job_id), "interrupted", -9, 2.0)
+    shop.set(job_id, state)
+    shop.retention.work()
+    assert not list(drive.iterdir())
+    newest = RunFolder(shop.paths.attempt(job_id, 1)).list_checkpoints()[0]
+    assert {file.stat().st_nlink for file in newest.glob("*.state-*")} == {1}
+    # Its next worker is killed as well.
+    shop.stores.attempts.add(job_id, 2, str(shop.paths.attempt(job_id, 2)), "other", 3.0)
+    os.close(take_folder(left := tier_folder(drive, shop.paths.jobs / str(job_id))))
+    shop.set(job_id, "running")
+    shop.retention.work()
+    assert left.exists()
+    shop.stores.attempts.end(shop.stores.attempt(job_id, 2), "interrupted", -9, 4.0)
+    shop.set(job_id, state)
+    shop.retention.work()
+    assert not left.exists()
 
 
 def test_they_go_with_a_job_that_is_deleted_at_once(shop: Shop, tmp_path: Path) -> None:
@@ -82,8 +105,7 @@ def test_a_worker_that_lives_keeps_its_folder(shop: Shop, tmp_path: Path) -> Non
     spec = msgspec.structs.replace(tiny_spec(tmp_path), method=FullMethod())
     run = make_tier_run(tmp_path / "job" / "1", spec, tmp_path / "drive")
     mine = tier_folder(tmp_path / "drive", run.root.parent)
-    mine.mkdir(parents=True)
-    with open(lock_folder(mine), "wb"):
+    with open(take_folder(mine), "wb"):
         assert not remove_tier_folders(run.root.parent)
         assert mine.exists()
     assert remove_tier_folders(run.root.parent)

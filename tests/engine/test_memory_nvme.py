@@ -265,6 +265,18 @@ def test_drives_that_are_too_full_are_told_before_the_start() -> None:
         plan_in_detail(_spec(), LLAMA_8B, _machine(32, room=room))
 
 
+def test_drives_without_links_hold_the_state_once_as_its_copies_are_elsewhere() -> None:
+    _, need = _planned(32)
+    once = need.disk["state on drives, and its checkpoints"] // 3
+    room = msgspec.structs.replace(ROOM, free_bytes=once, linked=False)
+    plan, _ = plan_in_detail(_spec(), LLAMA_8B, _machine(32, room=room))
+    assert _tier(plan).folders == ROOM.folders
+    for changes in ({"linked": True}, {"free_bytes": once - 1}):
+        less = msgspec.structs.replace(room, **changes)
+        with pytest.raises(SlidepackError, match="DISK-FULL"):
+            plan_in_detail(_spec(), LLAMA_8B, _machine(32, room=less))
+
+
 def test_a_smaller_plan_after_a_full_card_keeps_what_is_on_drives() -> None:
     spec = _spec()
     plan, _ = plan_in_detail(spec, LLAMA_8B, _machine(40))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -159,6 +160,28 @@ def test_a_worker_that_does_not_listen_is_killed(hasty_farm: Farm) -> None:
     assert "did not leave within 1 s and is killed" in hasty_farm.daemon.log
     checkpoints = Path(hasty_farm.daemon.attempts(job_id)[0]["folder"]) / "checkpoints"
     assert list(checkpoints.glob("step-*"))
+
+
+def test_a_worker_that_shows_that_it_gets_on_is_not_killed(hasty_farm: Farm) -> None:
+    job_id = hasty_farm.queue(steps=5000)
+    hasty_farm.reach(job_id, 8)
+    worker = hasty_farm.worker(job_id)
+    # What it is in the middle of takes longer than the limit of a second.
+    os.kill(worker.pid, signal.SIGSTOP)
+    pulse = Path(hasty_farm.daemon.attempts(job_id)[0]["folder"]) / "pulse"
+    hasty_farm.act(job_id, "pause")
+    until = time.monotonic() + 4.0
+
+    def gets_on() -> bool:
+        pulse.touch()
+        return time.monotonic() > until
+
+    wait_until(gets_on)
+    assert worker.is_running()
+    os.kill(worker.pid, signal.SIGCONT)
+    hasty_farm.daemon.wait_for(job_id, "paused", seconds=20)
+    assert hasty_farm.daemon.attempts(job_id)[0]["exit_code"] == 75
+    assert "is killed" not in hasty_farm.daemon.log
 
 
 @pytest.mark.full

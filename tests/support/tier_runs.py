@@ -29,11 +29,12 @@ def make_tier_run(
     Args:
         root: of the run; the folder that it is in is the job's.
         spec: of the job.
-        drive: a folder.
+        drive: a folder, made where it is not there.
         share: of the moments, the master weights and the inputs of the layers.
         attempt: number.
         resume_from: checkpoints, newest first.
     """
+    drive.mkdir(parents=True, exist_ok=True)
     folder = make_run(root, spec, attempt=attempt, resume_from=resume_from)
     plan = folder.read_plan()
     assert plan.full is not None

@@ -117,6 +117,37 @@ def test_a_cut_connection_keeps_what_came_and_no_dataset(host: DaemonProcess) ->
         assert _check(client, draft["id"])["dataset"]["report"]["accepted"] == 400_000
 
 
+def test_a_connection_that_vanished_does_not_hold_its_file(host: DaemonProcess) -> None:
+    data = _rows("vanished connection", 300_000)
+    with host.http() as client:
+        draft = _begin(client, vanished__jsonl=len(data))["id"]
+        url = host.address.url.removeprefix("http://")
+        address, _, port = url.partition(":")
+        head = (
+            f"PUT {UPLOADS}/{draft}/files/0?offset=0 HTTP/1.1\r\nhost: {url}\r\n"
+            f"authorization: Bearer {host.address.token}\r\ncontent-length: {len(data)}\r\n\r\n"
+        )
+
+        def received() -> int:
+            return int(client.get(f"{UPLOADS}/{draft}").json()["files"][0]["received"])
+
+        # It stays open and sends nothing: so a cut looks that nobody was told of.
+        with socket.create_connection((address, int(port)), timeout=30) as vanished:
+            vanished.sendall(head.encode() + data[: 9 << 20])
+            offset = wait_until(lambda: (at := received()) >= 8 << 20 and at, what="it has begun")
+            assert _send(client, draft, data[offset:], offset=offset).status_code == 200
+            assert b"DATA-IN-USE" in _answer(vanished)
+        assert (host.home / "uploads" / draft / "000.jsonl").read_bytes() == data
+        assert _check(client, draft)["dataset"]["report"]["accepted"] == 300_000
+
+
+def _answer(connection: socket.socket) -> bytes:
+    said = b""
+    while b'"code"' not in said and (more := connection.recv(65536)):
+        said += more
+    return said
+
+
 def test_an_upload_outlives_the_daemon_for_a_day(daemon: DaemonProcess) -> None:
     data = _rows("restart")
     with daemon.http() as client:

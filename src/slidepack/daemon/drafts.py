@@ -1,20 +1,23 @@
 """Data files on their way in: stored piece by piece, and gone on with after a broken connection.
 
 A draft is a folder of files that were announced with their sizes. Each file grows at its end only,
-so what is there is what came, whatever connection broke. A draft is no dataset: it becomes one by a
-check that takes its rows, and what nobody goes on with is deleted after a day.
+so what is there is what came, whatever connection broke. One connection at a time sends a file: a
+newer one takes it over, for the older one may be dead without anybody knowing. A draft is no
+dataset: it becomes one by a check that takes its rows, and what nobody goes on with is deleted
+after a day.
 """
 
 import asyncio
 import contextlib
+import io
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +31,8 @@ __all__ = ["AnnouncedFile", "Draft", "DraftFile", "DraftRequest", "Drafts", "nat
 
 MAX_FILES: Final = 200
 KEPT_SECONDS: Final = 86_400.0
+IDLE_SECONDS: Final = 60.0
+"""For so long a connection may send nothing; one that vanished without a word never does."""
 _BUFFER_BYTES: Final = 4 << 20
 _NAME_CHARACTERS: Final = 200
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -85,17 +90,64 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
+class _Sender:
+    """A connection that sends a file. Only the event loop touches it."""
+
+    def __init__(self, stream: AsyncIterator[bytes], idle_seconds: float | None) -> None:
+        """Wrap what comes of it; None waits for its bytes as long as they take."""
+        self._stream = stream
+        self._idle_seconds = idle_seconds
+        self._waiting: asyncio.Timeout | None = None
+        self.replaced = False
+        self.gone = asyncio.Event()
+        """It will write nothing any more."""
+
+    async def next(self) -> bytes | None:
+        """Return what came next, or None at the end.
+
+        Raises:
+            SlidepackError: DATA-IN-USE once it is replaced, DATA-UPLOAD-CUT where nothing comes.
+        """
+        chunk = None
+        if not self.replaced:
+            try:
+                async with asyncio.timeout(self._idle_seconds) as self._waiting:
+                    chunk = await anext(self._stream, None)
+            except TimeoutError as error:
+                if not self.replaced:
+                    raise _silent(self._idle_seconds) from error
+            finally:
+                self._waiting = None
+        if self.replaced:
+            raise _taken_over()
+        return chunk
+
+    async def replace(self) -> None:
+        """End it, and return once it can write nothing more."""
+        self.replaced = True
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+        await self.gone.wait()
+
+
 class Drafts:
     """The folders of all drafts. The event loop receives; any thread may ask for the rest."""
 
-    def __init__(self, folder: Path, floor_bytes: int) -> None:
-        """Bind the folder, and how much of its disk stays free."""
+    def __init__(
+        self, folder: Path, floor_bytes: int, *, idle_seconds: float = IDLE_SECONDS
+    ) -> None:
+        """Bind the folder, how much of its disk stays free, and how long a sender may be silent."""
         self._folder = folder
         self._floor_bytes = floor_bytes
-        self._receiving: set[tuple[str, int]] = set()
+        self._idle_seconds = idle_seconds
+        self._receiving: dict[tuple[str, int], _Sender] = {}
 
-    def create(self, files: Sequence[AnnouncedFile]) -> Draft:
+    def create(self, files: Sequence[AnnouncedFile], *, linked: bool = False) -> Draft:
         """Make a draft, in which no file has come yet.
+
+        Args:
+            files: what is about to come.
+            linked: they are here under another name already, and take no room.
 
         Raises:
             SlidepackError: DATA-REFUSED, DISK-FULL or DISK-UNWRITABLE.
@@ -115,7 +167,7 @@ class Drafts:
                 fix="Give its size in bytes.",
             )
         require_one_kind([file.name for file in files])
-        self.require_room(sum(file.bytes or 0 for file in files))
+        self.require_room(0 if linked else sum(file.bytes or 0 for file in files))
         order = sorted(range(len(files)), key=lambda place: natural(files[place].name))
         known = tuple(
             AnnouncedFile(name=_label(files[n].name), bytes=files[n].bytes) for n in order
@@ -170,6 +222,9 @@ class Drafts:
     ) -> Draft:
         """Append to a file what comes; of a connection that breaks, all that came is kept.
 
+        It takes the place of an older connection that sends the same file: of that one, what is
+        not written yet is left out, for this one begins where the file ends.
+
         Args:
             draft_id: of the draft.
             number: of the file, from 0.
@@ -177,23 +232,19 @@ class Drafts:
             stream: the bytes.
 
         Raises:
-            SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-OFFSET, DATA-REFUSED where more comes than
-                was announced, DISK-FULL or DISK-UNWRITABLE.
+            SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-OFFSET, DATA-IN-USE once a newer connection
+                sends the file, DATA-UPLOAD-CUT where nothing comes any more, DATA-REFUSED where
+                more comes than was announced, DISK-FULL or DISK-UNWRITABLE.
         """
         record = self._read(draft_id)
         if not 0 <= number < len(record.files):
             raise _unknown(f"{draft_id}, file {number}")
         path = self._paths_of(draft_id, record)[number]
-        key = (draft_id, number)
-        if key in self._receiving:
-            raise _elsewhere("another connection is sending this file")
-        self._receiving.add(key)
-        try:
-            if (there := _size(path)) != offset:
-                raise _elsewhere(f"{there} bytes are here, and these begin at {offset}")
-            await self._append(path, offset, record.files[number], stream)
-        finally:
-            self._receiving.discard(key)
+        announced = record.files[number]
+        # Where no size is known, it comes from a program, which may think for minutes.
+        sender = _Sender(stream, None if announced.bytes is None else self._idle_seconds)
+        async with self._turn((draft_id, number), sender, path, offset):
+            await self._append(path, offset, announced, sender)
         return self.get(draft_id)
 
     def finish(self, draft_id: str) -> None:
@@ -221,7 +272,7 @@ class Drafts:
             if not _ID.fullmatch(folder.name):
                 _remove(folder)
                 continue
-            if any(draft_id == folder.name for draft_id, _ in self._receiving):
+            if any(draft_id == folder.name for draft_id, _ in tuple(self._receiving)):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
@@ -245,15 +296,34 @@ class Drafts:
             fix="Free some space, or move the data directory with SLIDEPACK_HOME.",
         )
 
+    @contextlib.asynccontextmanager
+    async def _turn(
+        self, key: tuple[str, int], sender: _Sender, path: Path, offset: int
+    ) -> AsyncIterator[None]:
+        """Let only this connection send a file, from its present end on."""
+        # Who is wrong about the end of the file ends nobody.
+        _require_end(path, offset)
+        while (older := self._receiving.get(key)) is not None:
+            await older.replace()
+        self._receiving[key] = sender
+        try:
+            # The older one may have been in the middle of writing.
+            _require_end(path, offset)
+            yield
+        finally:
+            del self._receiving[key]
+            sender.gone.set()
+
     async def _append(
-        self, path: Path, offset: int, announced: AnnouncedFile, stream: AsyncIterator[bytes]
+        self, path: Path, offset: int, announced: AnnouncedFile, sender: _Sender
     ) -> None:
         limit = announced.bytes
         buffer = bytearray()
         size = offset
-        with self._disk(), path.open("ab") as file:
+        # Without a buffer of its own: what a replaced sender has not written is not written later.
+        with self._disk(), path.open("ab", buffering=0) as file:
             try:
-                async for chunk in stream:
+                while (chunk := await sender.next()) is not None:
                     size += len(chunk)
                     if limit is not None and size > limit:
                         raise SlidepackError(
@@ -264,12 +334,23 @@ class Drafts:
                         )
                     buffer += chunk
                     if len(buffer) >= _BUFFER_BYTES:
-                        self.require_room(len(buffer))
-                        # Taken first: where this is cancelled, nothing may be written twice.
+                        # Taken first: where this fails, nothing may be written twice, and
+                        # nothing for which there is no room.
                         data, buffer = buffer, bytearray()
-                        await asyncio.to_thread(file.write, data)
-            finally:
-                file.write(buffer)
+                        self.require_room(len(data))
+                        await _to_the_end(asyncio.to_thread(_write_all, file, data))
+            except BaseException:
+                if not sender.replaced:
+                    # Why it broke is told; what cannot be kept besides is sent again.
+                    with contextlib.suppress(SlidepackError, OSError):
+                        self._write_rest(file, buffer)
+                raise
+            self._write_rest(file, buffer)
+
+    def _write_rest(self, file: io.FileIO, data: bytearray) -> None:
+        if data:
+            self.require_room(len(data))
+            _write_all(file, data)
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
@@ -311,6 +392,33 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _require_end(path: Path, offset: int) -> None:
+    if (there := _size(path)) != offset:
+        raise SlidepackError(
+            "DATA-UPLOAD-OFFSET",
+            "The upload does not go on from there.",
+            why=f"{there} bytes are here, and these begin at {offset}",
+            fix="Ask how far it is, and send what is missing.",
+        )
+
+
+def _write_all(file: io.FileIO, data: bytearray) -> None:
+    """Write all of it: a file without a buffer may take a part at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for what a thread does, which goes on where this is cancelled, until it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -328,12 +436,21 @@ def _unknown(draft_id: str) -> SlidepackError:
     )
 
 
-def _elsewhere(why: str) -> SlidepackError:
+def _taken_over() -> SlidepackError:
     return SlidepackError(
-        "DATA-UPLOAD-OFFSET",
-        "The upload does not go on from there.",
-        why=why,
-        fix="Ask how far it is, and send what is missing.",
+        "DATA-IN-USE",
+        "This file is being sent by a newer connection.",
+        why="another tab, window or program goes on with the same upload",
+        fix="Leave it to that one, or drop the file again to send it from here.",
+    )
+
+
+def _silent(seconds: float | None) -> SlidepackError:
+    return SlidepackError(
+        "DATA-UPLOAD-CUT",
+        "The upload broke off.",
+        why=f"nothing came for {seconds:g} seconds",
+        fix="Drop the same file again: it goes on from there.",
     )
 
 

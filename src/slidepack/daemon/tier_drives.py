@@ -13,8 +13,6 @@ from slidepack.daemon.settings import Settings, folders
 __all__ = ["TierDrives"]
 
 _ROOT: Final = Path("/")
-_FOLDER: Final = "nvme"
-"""In the data directory, where no folder is named."""
 
 
 class TierDrives:
@@ -23,7 +21,8 @@ class TierDrives:
     def __init__(self, data_dir: Path, settings: Settings, wears: DriveWears) -> None:
         """Bind the settings, and who asks drives for their wear; nothing is looked at yet."""
         self._use = settings.nvme
-        self._folders = folders(settings.nvme_folders) or (data_dir / _FOLDER,)
+        self._data_dir = data_dir
+        self._folders = folders(settings.nvme_folders) or (data_dir,)
         self._speeds: dict[Path, DiskSpeed] = {}
         self._wears = wears
         self._lock = threading.Lock()
@@ -37,7 +36,14 @@ class TierDrives:
         """
         with self._lock:
             speeds = dict(self._speeds)
-        return read_tier(_ROOT, self._folders, self._use, wear_of=self._wears.of, speeds=speeds)
+        return read_tier(
+            _ROOT,
+            self._data_dir,
+            self._folders,
+            self._use,
+            wear_of=self._wears.of,
+            speeds=speeds,
+        )
 
     def measured(self) -> Tier:
         """Return the same with measured rates; the first call takes seconds.

@@ -160,7 +160,8 @@ class Uploads:
             [
                 AnnouncedFile(name=name, bytes=path.stat().st_size)
                 for name, path in zip(names, originals, strict=True)
-            ]
+            ],
+            linked=True,
         )
         try:
             for (_, target), original in zip(self.drafts.paths(draft.id), originals, strict=True):
@@ -233,19 +234,27 @@ class Uploads:
         self, draft: Draft, digest: str, report: DataReport, rows: Path, rejects: Path
     ) -> DatasetRecord:
         size = sum(file.received for file in draft.files)
+        files = self.drafts.paths(draft.id)
         dataset_id = self._catalogue.reserve_dataset(draft.name, size, digest, time.time())
         folder = self._paths.dataset(dataset_id)
+        moves = [
+            (path, folder / name)
+            for (_, path), name in zip(files, _original_names(files), strict=True)
+        ]
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            many = len(draft.files) > 1
-            for number, (name, path) in enumerate(self.drafts.paths(draft.id), 1):
-                path.rename(folder / f"original{f'-{number:03d}' if many else ''}{suffix_of(name)}")
+            for path, target in moves:
+                path.rename(target)
             rows.rename(folder / rows.name)
             rejects.rename(folder / rejects.name)
             fsync_folder(folder)
             self._catalogue.set_dataset_report(dataset_id, report)
         except BaseException:
+            # What was sent stays a draft: once there is room again, it is only checked again.
+            for path, target in moves:
+                with contextlib.suppress(FileNotFoundError):
+                    target.rename(path)
             shutil.rmtree(folder, ignore_errors=True)
             self._catalogue.drop_dataset(dataset_id)
             raise
@@ -290,6 +299,13 @@ def _made(dataset: DatasetRecord, rows: tuple[RowSeen, ...]) -> Checked:
         columns=(),
         rows=rows,
     )
+
+
+def _original_names(files: Sequence[tuple[str, Path]]) -> list[str]:
+    """Return what files are called in the folder of their dataset."""
+    if len(files) == 1:
+        return [f"original{suffix_of(files[0][0])}"]
+    return [f"original-{number:03d}{suffix_of(name)}" for number, (name, _) in enumerate(files, 1)]
 
 
 def _copy(file: BinaryIO, target: Path, size: int) -> None:

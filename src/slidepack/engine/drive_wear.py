@@ -11,7 +11,7 @@ from slidepack.engine.rates import Rates
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.timing import step_time
 
-__all__ = ["RunWear", "drives_text", "wear_of"]
+__all__ = ["RunWear", "copies_text", "drives_text", "wear_of"]
 
 _HOUR: Final = 3600.0
 _DAY_HOURS: Final = 24.0
@@ -81,6 +81,20 @@ def wear_of(
         left_bytes=left,
         steps_left=steps_left,
         hours_left=hours,
+    )
+
+
+def copies_text(num_bytes: int) -> str:
+    """Return what checkpoints write beside the steps, in words; nothing where they are links.
+
+    Args:
+        num_bytes: of the state on drives that a checkpoint copies.
+    """
+    if not num_bytes:
+        return ""
+    return (
+        f" Every checkpoint writes {_size(num_bytes)} more to where it lies: the file system makes "
+        "no links from there to the drives, so it is a copy."
     )
 
 

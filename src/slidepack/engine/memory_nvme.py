@@ -6,6 +6,7 @@ spread evenly over the layers, so that the drives are as busy at one moment as a
 embedding goes last, as nothing else can be done while it is updated.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import chain
@@ -23,18 +24,31 @@ from slidepack.engine.memory_full_need import (
 )
 from slidepack.engine.shape import ModelShape
 
-__all__ = ["Placement", "Traffic", "traffic", "units_in_order"]
+__all__ = [
+    "STORE_STAGES",
+    "Placement",
+    "Traffic",
+    "traffic",
+    "units_in_order",
+    "with_traffic",
+]
 
 _CHUNK_ELEMENTS: Final = 8 << 20
 _BLOCK_ELEMENTS: Final = 4096
 """A chunk is a multiple: of the blocks of 8-bit moments, and of pages in every format."""
-_STATE_STAGES: Final = 10
-"""Three on their way in, two being updated, three on their way out, and two of the store's own."""
+STORE_STAGES: Final = 2
+"""Of the store's own: a chunk that is read or set by hand, and a copy of the last one."""
+_STATE_STAGES: Final = 10 + STORE_STAGES
+"""Of the engines: four on their way in, two being updated, four on their way out."""
 _MORE_WEIGHT_STAGES: Final = 2
 _MOST_WEIGHT_STAGES: Final = 7
 """Layers in RAM: as many as the card has slots for, and some that are read ahead of those."""
+_CPU_WEIGHT_STAGES: Final = 2
+"""On a CPU, which reads layers to where its passes read them."""
 _ROW_STAGES: Final = 8
 """Six that are read ahead, two that are written."""
+_ROWS_AT_HAND: Final = 5
+"""Micro-batches that the next layer finds as they were made; it reads the others from the drive."""
 
 Counts = tuple[int, ...]
 """How many units' moments, units' master weights, and layers' inputs are on drives."""
@@ -127,7 +141,7 @@ class Placement:
             rows=tuple(sorted(self._row_order[:rows])),
             chunk_elements=min(_CHUNK_ELEMENTS, _rounded(self._largest)),
             state_stages=_STATE_STAGES if moments else 0,
-            weight_stages=_weight_stages(full) if master else 0,
+            weight_stages=_weight_stages(full, on_cpu=self._on_cpu) if master else 0,
             row_stages=_ROW_STAGES if rows else 0,
             held_bytes=0,
             step_read_bytes=0,
@@ -136,14 +150,29 @@ class Placement:
         placed = msgspec.structs.replace(full, nvme=plan)
         level = full.max_tokens * self._shape.hidden * width
         held = drive_state_bytes(self._shape, placed, split=not self._on_cpu) + rows * level
-        moved = traffic(self._shape, placed, full.max_tokens, on_cpu=self._on_cpu)
-        plan = msgspec.structs.replace(
-            plan,
-            held_bytes=held,
-            step_read_bytes=round(sum(moved.reads)),
-            step_write_bytes=round(sum(moved.writes)),
-        )
-        return msgspec.structs.replace(full, nvme=plan)
+        plan = msgspec.structs.replace(plan, held_bytes=held)
+        placed = msgspec.structs.replace(full, nvme=plan)
+        return with_traffic(self._shape, placed, micro, on_cpu=self._on_cpu)
+
+
+def with_traffic(shape: ModelShape, full: FullPlan, micro: int, *, on_cpu: bool) -> FullPlan:
+    """Return a plan with what a step of it moves to and from drives.
+
+    Args:
+        shape: sizes.
+        full: the plan; one with nothing on drives is returned as it is.
+        micro: most tokens of a micro-batch.
+        on_cpu: the passes run on the CPU.
+    """
+    if full.nvme is None:
+        return full
+    moved = traffic(shape, full, full.max_tokens, on_cpu=on_cpu, micro=micro)
+    plan = msgspec.structs.replace(
+        full.nvme,
+        step_read_bytes=round(sum(moved.reads)),
+        step_write_bytes=round(sum(moved.writes)),
+    )
+    return msgspec.structs.replace(full, nvme=plan)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,11 +186,13 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Read and written by the embedding's update."""
     rows: float
     """Written by the forward pass, read by the backward pass."""
+    rows_again: float
+    """Of those, read by the forward pass too, for the next layer."""
 
     @property
     def reads(self) -> tuple[float, ...]:
         """All that is read."""
-        return (2 * self.weights, self.update, self.embedding, self.rows)
+        return (2 * self.weights, self.update, self.embedding, self.rows, self.rows_again)
 
     @property
     def writes(self) -> tuple[float, ...]:
@@ -169,13 +200,22 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         return (self.update, self.embedding, self.rows)
 
 
-def traffic(shape: ModelShape, full: FullPlan, tokens: float, *, on_cpu: bool) -> Traffic:
+def traffic(
+    shape: ModelShape, full: FullPlan, tokens: float, *, on_cpu: bool, micro: int = 0
+) -> Traffic:
     """Return what a step of so many tokens moves.
 
     The ends are on the card for the passes, and in the RAM on a CPU; only their updates move them.
+
+    Args:
+        shape: sizes.
+        full: the plan.
+        tokens: of the step.
+        on_cpu: the passes run on the CPU.
+        micro: most tokens of a micro-batch; 0 counts the step as one.
     """
     if full.nvme is None:
-        return Traffic(weights=0.0, update=0.0, embedding=0.0, rows=0.0)
+        return Traffic(weights=0.0, update=0.0, embedding=0.0, rows=0.0, rows_again=0.0)
     sizes, width = unit_sizes(shape), 4 if on_cpu else 2
     state = [0.0] * len(sizes)
     for unit in full.nvme.moments:
@@ -185,11 +225,14 @@ def traffic(shape: ModelShape, full: FullPlan, tokens: float, *, on_cpu: bool) -
     embedding = state.pop(shape.num_layers)
     # What stays on the card is not read again.
     passed = 0 if full.weights == "resident" and not on_cpu else width
+    rows = len(full.nvme.rows) * tokens * shape.hidden * width
+    batches = math.ceil(tokens / micro) if micro else 1
     return Traffic(
         weights=passed * sum(sizes[unit] for unit in full.nvme.master if unit < shape.num_layers),
         update=sum(state),
         embedding=embedding,
-        rows=len(full.nvme.rows) * tokens * shape.hidden * width,
+        rows=rows,
+        rows_again=rows * max(0, batches - _ROWS_AT_HAND) / max(1, batches),
     )
 
 
@@ -211,7 +254,9 @@ def _part(share: float | None, whole: int) -> int:
     return 0 if share is None else round(share * whole)
 
 
-def _weight_stages(full: FullPlan) -> int:
+def _weight_stages(full: FullPlan, *, on_cpu: bool) -> int:
+    if on_cpu:
+        return _CPU_WEIGHT_STAGES
     return min(full.weight_slots + _MORE_WEIGHT_STAGES, _MOST_WEIGHT_STAGES)
 
 

@@ -13,7 +13,7 @@ from slidepack.engine.memory_full_need import (
     drive_state_bytes,
     state_bytes,
 )
-from slidepack.engine.memory_parts import MemoryNeed, NvmeRoom
+from slidepack.engine.memory_parts import RESULT_COPIES, MemoryNeed, NvmeRoom
 from slidepack.engine.shape import ModelShape
 
 __all__ = ["check_drives", "drives_refused", "not_on_drives", "tier_text", "with_rating"]
@@ -48,13 +48,19 @@ def check_drives(need: MemoryNeed, folders: Sequence[str], room: NvmeRoom | None
     Raises:
         SlidepackError: DISK-FULL.
     """
-    wanted = need.disk.get(STATE_ON_DRIVES, 0) + need.disk.get(ROWS_ON_DRIVES, 0)
-    if room is None or tuple(folders) != room.folders or wanted <= room.free_bytes:
+    if room is None or tuple(folders) != room.folders:
         return
+    state = need.disk.get(STATE_ON_DRIVES, 0)
+    # Copies go to the data directory, whose disk is asked when the run is to start.
+    sets = state if room.linked else state // RESULT_COPIES
+    wanted = sets + need.disk.get(ROWS_ON_DRIVES, 0)
+    if wanted <= room.free_bytes:
+        return
+    beside = " with its checkpoints" if room.linked else ""
     raise SlidepackError(
         "DISK-FULL",
         "The training state that does not fit the RAM does not fit the drives.",
-        why=f"it needs {wanted / 1e9:.1f} GB with its checkpoints, {room.free_bytes / 1e9:.1f} GB "
+        why=f"it needs {wanted / 1e9:.1f} GB{beside}, {room.free_bytes / 1e9:.1f} GB "
         f"are free in {' and '.join(room.folders)}",
         fix="Free space there, name folders on other drives in the setting nvme_folders, or choose "
         "a smaller model.",

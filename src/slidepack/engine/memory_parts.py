@@ -55,6 +55,9 @@ class NvmeRoom(msgspec.Struct, frozen=True, kw_only=True):
     """One on each drive; state is striped over them."""
     free_bytes: int
     """For state, over all of them."""
+    linked: bool = True
+    """Whether checkpoints in the data directory can be links to files there: they are on the same
+    mount. Else the drives hold the state once, and the data directory's disk has the copies."""
     read_bytes_per_second: float
     """Of all of them together, with nothing written meanwhile."""
     write_bytes_per_second: float

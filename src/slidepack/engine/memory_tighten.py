@@ -9,6 +9,7 @@ from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import FullPlan, RunPlan
 from slidepack.engine.memory_full import FEWEST_SLOTS, SLOTS
 from slidepack.engine.memory_full_need import full_need
+from slidepack.engine.memory_nvme import with_traffic
 from slidepack.engine.memory_parts import GIB
 from slidepack.engine.shape import ModelShape
 
@@ -38,9 +39,12 @@ def tighten(plan: RunPlan, spec: JobSpec, shape: ModelShape) -> RunPlan | None:
             continue
         smallest = msgspec.structs.replace(
             plan,
-            full=full,
+            full=with_traffic(shape, full, micro, on_cpu=False),
             micro_batch_tokens=micro,
-            layer_weights=("host",) * shape.num_layers,
+            # What is on drives stays there.
+            layer_weights=tuple(
+                "nvme" if home == "nvme" else "host" for home in plan.layer_weights
+            ),
             predicted_device_bytes=need.device_bytes,
             predicted_host_bytes=need.host_bytes,
             reason=f"The card ran out of memory, so {what} now "

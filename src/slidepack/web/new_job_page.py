@@ -204,8 +204,14 @@ def _reread(service: Service, dataset_id: int) -> VerdictView:
 
 def _drop_unused(service: Service, dataset_id: int) -> None:
     """Take what was read wrongly off the list, unless a job was queued with it."""
-    if not service.catalogue.jobs_of_dataset(dataset_id):
+    if service.catalogue.jobs_of_dataset(dataset_id):
+        return
+    try:
         service.removals.remove_dataset(dataset_id)
+    except SlidepackError as refused:
+        # Another tab that read the same dataset again has taken it off.
+        if refused.report.code != "DATA-NOT-FOUND":
+            raise
 
 
 def _preflight(service: Service, data: dict[str, Any]) -> PreflightView:

@@ -29,6 +29,16 @@ _SETTING_WORDS: Final = {
     "max_seq_len": "tokens a row",
     "clip_norm": "as the clip norm",
 }
+_METHODS_SAID: Final[dict[Method, str]] = {
+    "lora": "trains a small addition and leaves the model as it is: it needs room for the model "
+    "and a little more, and is what to take if you are not sure.",
+    "qlora": "is LoRA on a model held in 4 bits: it needs about a third of that room, is a little "
+    "slower and less exact, and is for models that do not fit otherwise.",
+    "full": "changes the whole model: it needs several times the model's size in memory and much "
+    "more time, and is for many thousands of rows from which LoRA has not learned enough.",
+}
+_USUAL: Final[tuple[Method, ...]] = ("lora", "qlora")
+"""What to take, the best first; a full fine-tuning is for those who know why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +51,16 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MethodSaid:
+    """A way to train, for who has never trained."""
+
+    method: Method
+    title: str
+    words: str
+    """Go on after the title: what it needs, and when to take it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FitCell:
     """A way to train a model."""
 
@@ -48,7 +68,10 @@ class FitCell:
     """Value of its radio button."""
     key: str
     """For its id."""
+    method: Method
     title: str
+    usual: bool
+    """Whether it is what to take without a reason for another one."""
     fits: bool
     choosable: bool
     chosen: bool
@@ -80,6 +103,7 @@ class Look:
     """In words."""
     waiting: str
     """Why nothing is known of the machine yet; empty where it is."""
+    methods: tuple[MethodSaid, ...]
     models: tuple[ModelRow, ...]
     importing: int
     """Models that are on their way."""
@@ -137,6 +161,10 @@ def look_at(service: Service, asked: NewJob) -> Look:
     return Look(
         machine="" if first is None else _machine_words(first, devices),
         waiting=devices.reason if isinstance(devices, Waiting) else "",
+        methods=tuple(
+            MethodSaid(method=method, title=METHODS[method], words=words)
+            for method, words in _METHODS_SAID.items()
+        ),
         models=tuple(_row(one, machine, asked) for one in rows),
         importing=sum(model.state == "importing" for model in models),
         problems=asked.problems,
@@ -221,7 +249,8 @@ def _row(one: ModelFits, machine: Machine | None, asked: NewJob) -> ModelRow:
         # Nothing is known of what fits; the worker will find out.
         cells = tuple(_unknown(model.id, method, chosen) for method in METHODS)
     else:
-        cells = tuple(_cell(model.id, fit, machine, chosen) for fit in one.fits)
+        usual = _usual(one.fits)
+        cells = tuple(_cell(model.id, fit, machine, chosen, usual) for fit in one.fits)
     return ModelRow(
         id=model.id,
         name=model.name,
@@ -237,7 +266,9 @@ def _unknown(model_id: str, method: Method, chosen: Method | None) -> FitCell:
     return FitCell(
         pick=f"{model_id}:{method}",
         key=f"{model_id}-{method}",
+        method=method,
         title=METHODS[method],
+        usual=method == _USUAL[0],
         fits=True,
         choosable=True,
         chosen=chosen == method,
@@ -248,11 +279,20 @@ def _unknown(model_id: str, method: Method, chosen: Method | None) -> FitCell:
     )
 
 
-def _cell(model_id: str, fit: Fit, machine: Machine, chosen: Method | None) -> FitCell:
+def _usual(fits: Sequence[Fit]) -> Method | None:
+    fitting = {fit.method for fit in fits if fit.fits}
+    return next((method for method in _USUAL if method in fitting), None)
+
+
+def _cell(
+    model_id: str, fit: Fit, machine: Machine, chosen: Method | None, usual: Method | None
+) -> FitCell:
     return FitCell(
         pick=f"{model_id}:{fit.method}",
         key=f"{model_id}-{fit.method}",
+        method=fit.method,
         title=METHODS[fit.method],
+        usual=fit.method == usual,
         fits=fit.fits,
         choosable=fit.choosable,
         chosen=chosen == fit.method,
@@ -285,4 +325,6 @@ def fit_sizes(fit: Fit, machine: Machine) -> str:
 
 
 def _of(need: int, there: int) -> str:
-    return f"{need / (1 << 30):.1f} of {size(there)}"
+    # Both in the unit of the larger one, so that they compare at a glance.
+    unit, name = (1 << 30, "GiB") if there >= 1 << 30 else (1 << 20, "MiB")
+    return f"{need / unit:.1f} of {there / unit:.1f} {name}"

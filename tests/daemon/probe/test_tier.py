@@ -43,7 +43,8 @@ def _read(tree: Any, *folders: str, use: Any = "auto", **options: Any) -> Tier:
     options.setdefault("wear_of", _wear)
     options.setdefault("speeds", {})
     options.setdefault("usage", lambda mount: (TB, (500 if mount == "/b" else 800) * GB))
-    return read_tier(tree.root, [Path(folder) for folder in folders], use, **options)
+    data_dir = Path(options.pop("data_dir", "/a/data"))
+    return read_tier(tree.root, data_dir, [Path(folder) for folder in folders], use, **options)
 
 
 @pytest.fixture
@@ -97,8 +98,18 @@ def test_stripes_are_as_large_and_as_fast_as_the_least_of_the_drives(machine: An
     guessed = _read(machine, "/a/x", "/b/x", speeds={Path("/a/x"): speeds[Path("/a/x")]}).room
     assert not guessed.measured
     assert guessed.read_bytes_per_second == guessed.both_bytes_per_second == 5e9
-    # Two folders of one drive share its room.
-    assert _read(machine, "/a/x", "/a/y").room.free_bytes == 800 * GB
+    # Two folders of one drive share its room and its rate.
+    shared = _read(machine, "/a/x", "/a/y", speeds=speeds | {Path("/a/y"): speeds[Path("/a/x")]})
+    assert shared.room.free_bytes == 800 * GB
+    assert shared.room.read_bytes_per_second == 5e9
+    assert shared.room.write_bytes_per_second == 1e9
+    assert shared.room.both_bytes_per_second == 4e9
+
+
+def test_checkpoints_can_be_links_on_the_data_directorys_own_mount_alone(machine: Any) -> None:
+    assert _read(machine, "/a/x", data_dir="/a/data").room.linked
+    assert not _read(machine, "/a/x", data_dir="/b/data").room.linked
+    assert not _read(machine, "/a/x", "/b/x", data_dir="/a/data").room.linked
 
 
 def test_the_drive_that_ends_first_ends_the_stripes(machine: Any) -> None:
@@ -115,7 +126,15 @@ def test_the_drive_that_ends_first_ends_the_stripes(machine: Any) -> None:
     lacking = _read(machine, "/a/x", wear_of=lambda disk: _wear(disk, rated_write_bytes=None))
     assert lacking.room.rated_write_bytes is None
     assert lacking.words() == ""
-    assert "a guess from its size: no rights" in _read(machine, "/a/x").words()
+    assert "takes about 200 TB (a guess; no rights)" in _read(machine, "/a/x").words()
+
+
+def test_a_guess_is_said_to_be_one_also_where_the_log_is_readable(machine: Any) -> None:
+    def young(disk: Path) -> DriveWear:
+        return _wear(disk, written_bytes=2 * TB, used_share=0.01, problem="")
+
+    words = _read(machine, "/a/x", wear_of=young).words()
+    assert words.endswith("1% of its life used, 2.0 TB written, takes about 200 TB (a guess)")
 
 
 def test_a_read_only_file_system_is_refused(tree: Any) -> None:

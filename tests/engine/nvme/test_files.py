@@ -1,5 +1,6 @@
 """Tier files: exact, allocated before anything is written, and honest about O_DIRECT."""
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -131,6 +132,19 @@ def test_a_file_system_without_o_direct_is_used_and_told(
     assert torch.equal(source, back)
     assert ring.reason.startswith("through the page cache: the file system refuses O_DIRECT")
     file.close()
+
+
+def test_where_one_part_refuses_o_direct_no_part_uses_it(tmp_path: Path) -> None:
+    (tmp_path / "unit").touch()
+    # The second part is on a file system that knows no O_DIRECT.
+    paths = [tmp_path / "unit", Path("/proc/self/oom_score_adj")]
+    for order in (paths, paths[::-1]):
+        descriptors = [os.open(path, os.O_RDWR) for path in order]
+        file = TierFile(order, ALIGNMENT, descriptors, None)
+        assert not file.direct
+        flags = [fcntl.fcntl(file.descriptor(part), fcntl.F_GETFL) for part in range(2)]
+        assert not any(one & os.O_DIRECT for one in flags)
+        file.close()
 
 
 def test_links_keep_what_a_file_held(ring: RingTransport, memory: Memory, tmp_path: Path) -> None:

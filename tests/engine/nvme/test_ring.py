@@ -125,7 +125,7 @@ def test_a_transfer_cut_at_an_odd_byte_goes_on_through_the_page_cache(
     ("number", "code", "told"),
     [
         (errno.EIO, "DISK-FAILED", "smartctl"),
-        (errno.ENOSPC, "DISK-FULL", "nvme.folders"),
+        (errno.ENOSPC, "DISK-FULL", "nvme_folders"),
         (errno.EROFS, "DISK-UNWRITABLE", "read-only"),
     ],
 )

@@ -45,12 +45,13 @@ class Failing:
     """A system call that fails for good, once it is told to."""
 
     move: Move
+    error: Exception = field(default_factory=lambda: OSError(errno.EIO, "Input/output error"))
     good: int = 1 << 60
     calls: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __call__(self, descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         if next(self.calls) >= self.good:
-            raise OSError(errno.EIO, "Input/output error")
+            raise self.error
         return self.move(descriptor, buffers, offset)
 
     def fail_after(self, good: int) -> None:
@@ -81,6 +82,34 @@ def test_a_drive_that_fails_ends_the_run(way: str, clip: float, good: int) -> No
         with pytest.raises(SlidepackError) as raised:
             steps(trainer, shape, recipe, range(2, 8))
         assert raised.value.report.code == "DISK-FAILED"
+    finally:
+        trainer.close()
+        state.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_a_card_that_fails_under_transfers_ends_the_run_and_closes(way: str) -> None:
+    # A transfer waits for the card, and raises what that says.
+    model, shape = family("llama", False)
+    error = RuntimeError("CUDA error: unspecified launch failure")
+    calls = {"read": Failing(os.preadv, error), "write": Failing(os.pwritev, error)}
+    tier = replace(
+        ALL,
+        chunk=4096,
+        transport=lambda: RingTransport(preadv=calls["read"], pwritev=calls["write"]),
+    )
+    recipe = replace(RECIPE, clip=1.0, tier=tier)
+    before = threading.active_count()
+    state = state_of(model, shape, recipe)
+    trainer = trainer_of(shape, state, recipe)
+    try:
+        steps(trainer, shape, recipe, [1])
+        trainer.updates.drain()
+        calls[way].fail_after(7)
+        with pytest.raises(RuntimeError, match="launch failure"):
+            steps(trainer, shape, recipe, range(2, 8))
     finally:
         trainer.close()
         state.close()

@@ -1,6 +1,7 @@
 """The drives that training state may lie on: what they are, what is free, how worn they are."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,7 +13,7 @@ from slidepack.daemon.probe.drives import Mount, disk_usage, mount_of, read_moun
 from slidepack.daemon.probe.endurance import DriveWear
 from slidepack.engine.memory_parts import NvmeRoom
 
-__all__ = ["Tier", "read_tier"]
+__all__ = ["Tier", "links_possible", "read_tier"]
 
 _RATES: Final[Mapping[DriveKind, tuple[float, float]]] = {
     "nvme": (2.5e9, 1.5e9),
@@ -52,8 +53,8 @@ class Tier(
             if drive.written_bytes is not None:
                 parts.append(f"{drive.written_bytes / 1e12:.1f} TB written")
             if drive.rated_write_bytes is not None:
-                guess = "" if parts else ", a guess from its size: " + drive.problem
-                parts.append(f"takes about {drive.rated_write_bytes / 1e12:.0f} TB{guess}")
+                source = "; ".join(filter(None, (drive.rated_source, drive.problem)))
+                parts.append(f"takes about {drive.rated_write_bytes / 1e12:.0f} TB ({source})")
             if parts:
                 said.append(f"{drive.model or drive.disk}: {', '.join(parts)}")
         return "; ".join(said)
@@ -61,6 +62,7 @@ class Tier(
 
 def read_tier(
     root: Path,
+    data_dir: Path,
     folders: Sequence[Path],
     use: Literal["auto", "on", "off"],
     *,
@@ -72,6 +74,7 @@ def read_tier(
 
     Args:
         root: the file system's root; holds `proc` and `sys`.
+        data_dir: where checkpoints are kept.
         folders: at least one.
         use: the setting `nvme`.
         wear_of: reads a drive's wear, by its folder in `sys`.
@@ -84,24 +87,21 @@ def read_tier(
     mounts = read_mounts(root)
     on = {folder: mount_of(folder, mounts) for folder in folders}
     kinds = {folder: _kind(root, mount) for folder, mount in on.items()}
-    disks = {
-        disk: None
-        for mount in on.values()
-        if mount is not None
-        for disk in disks_below(root, mount.device, mount.numbers)
-    }
-    wear = tuple(wear_of(disk) for disk in disks)
+    below = {folder: _disks(root, mount) for folder, mount in on.items()}
+    wear = tuple(wear_of(disk) for disk in dict.fromkeys(chain.from_iterable(below.values())))
     reads, writes, both = zip(
         *(_rates(kinds[folder], speeds.get(folder)) for folder in folders), strict=True
     )
+    # Where no drive is known, a file system is taken for one.
+    drives = [below[folder] or on[folder] or folder for folder in folders]
     rated, source, written = _life(wear, len(folders))
     room = NvmeRoom(
         folders=tuple(map(str, folders)),
         free_bytes=_free(on, usage),
-        # Stripes wait for the slowest.
-        read_bytes_per_second=min(reads) * len(folders),
-        write_bytes_per_second=min(writes) * len(folders),
-        both_bytes_per_second=min(both) * len(folders),
+        linked=links_possible(data_dir, folders, mounts),
+        read_bytes_per_second=_striped(reads, drives),
+        write_bytes_per_second=_striped(writes, drives),
+        both_bytes_per_second=_striped(both, drives),
         measured=all(folder in speeds for folder in folders),
         rated_write_bytes=rated,
         rated_source=source,
@@ -109,6 +109,28 @@ def read_tier(
         refused=_refused(use, on, kinds),
     )
     return Tier(room=room, wear=wear)
+
+
+def links_possible(data_dir: Path, folders: Sequence[Path], mounts: dict[str, Mount]) -> bool:
+    """Return whether files in these folders may have links in the data directory.
+
+    Two mounts of one file system make none between them. A worker tries before it counts on it.
+    """
+    here = mount_of(data_dir, mounts)
+    return here is not None and all(mount_of(folder, mounts) == here for folder in folders)
+
+
+def _disks(root: Path, mount: Mount | None) -> tuple[Path, ...]:
+    return () if mount is None else tuple(disks_below(root, mount.device, mount.numbers))
+
+
+def _striped(rates: Sequence[float], drives: Sequence[object]) -> float:
+    """Return the rate of stripes over folders, which wait for the slowest.
+
+    Folders of one drive have its rate between them.
+    """
+    shares = (rate / drives.count(drive) for rate, drive in zip(rates, drives, strict=True))
+    return len(rates) * min(shares)
 
 
 def _kind(root: Path, mount: Mount | None) -> DriveKind:

@@ -1,9 +1,12 @@
-"""How long a worker may take to leave: longer while it writes its checkpoint."""
+"""How long a worker may take to leave: longer while it gets on, or writes its checkpoint."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from slidepack.engine.contract.pulse import last_beat
 
 _MOST: Final = 10.0
 """Times the usual limit, whatever is being written."""
@@ -12,15 +15,16 @@ _STILL_SECONDS: Final = 10.0
 
 
 class Patience:
-    """Watches the checkpoints that workers are writing."""
+    """Watches what workers do before they can leave, and the checkpoints that they write then."""
 
     def __init__(
         self, stop_seconds: float, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Name the limit of a worker that writes nothing, in seconds."""
+        """Name the limit of a worker that shows nothing, in seconds."""
         self._stop_seconds = stop_seconds
         self._monotonic = monotonic
         self._grown: dict[Path, tuple[int, float]] = {}
+        self._beats: dict[Path, tuple[int | None, float]] = {}
         self._asked: dict[Path, float] = {}
 
     def waited(self, run_folder: Path, terminated: float | None, ready: bool) -> float:
@@ -44,22 +48,38 @@ class Patience:
         return None if asked is None else self._monotonic() - asked
 
     def is_over(self, run_folder: Path, waited_seconds: float) -> bool:
-        """Return whether a worker has had its time.
+        """Return whether a worker has had its time; ask from the moment on that it was asked.
+
+        A step is not left half done, and with state on drives its updates take minutes. So the
+        time begins anew whenever the worker has got on, however long that goes on: what it must
+        end is of some size. One that hangs is given its time once more, and no longer.
 
         Args:
             run_folder: its own.
             waited_seconds: since it was asked to leave.
         """
-        if waited_seconds <= self._stop_seconds:
+        quiet = min(waited_seconds, self._quiet_seconds(run_folder))
+        if quiet <= self._stop_seconds:
             return False
-        if waited_seconds > _MOST * self._stop_seconds:
+        if quiet > _MOST * self._stop_seconds:
             return True
         return not self._grows(run_folder)
 
     def forget(self, run_folder: Path) -> None:
         """Drop what is known of a worker that has ended."""
         self._grown.pop(run_folder, None)
+        self._beats.pop(run_folder, None)
         self._asked.pop(run_folder, None)
+
+    def _quiet_seconds(self, run_folder: Path) -> float:
+        """Return the seconds since a worker was seen to get on; endless where it was not."""
+        now, beat = self._monotonic(), last_beat(run_folder)
+        # What it told before the first look may be of long ago.
+        before, since = self._beats.get(run_folder, (beat, -math.inf))
+        if beat != before:
+            since = now
+        self._beats[run_folder] = (beat, since)
+        return now - since
 
     def _grows(self, run_folder: Path) -> bool:
         now = self._monotonic()

@@ -19,7 +19,7 @@ from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.discarding import Discarder, aside_of, remains
 from slidepack.daemon.supervisor.keeping import of_no_use, read_kept
 from slidepack.daemon.supervisor.origins import Origins
-from slidepack.daemon.supervisor.tier_leftovers import remove_tier_folders
+from slidepack.daemon.supervisor.tier_leftovers import TierLeftovers, remove_tier_folders
 from slidepack.engine.contract.runfolder import RunFolder
 
 _AGAIN_SECONDS: Final = 60.0
@@ -71,6 +71,7 @@ class Retention:
         self._folder = folder
         self._discarder = Discarder(folder)
         self._origins = origins
+        self._tiers = TierLeftovers(database, folder)
         self._state_kept_seconds = state_kept_seconds
         self._monotonic = monotonic
         self._now = now
@@ -109,6 +110,7 @@ class Retention:
                 next call goes on.
         """
         self._look_back()
+        self._tiers.work()
         while (job_id := self._next(self._due)) is not None:
             done = False
             try:

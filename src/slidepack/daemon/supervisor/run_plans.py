@@ -16,10 +16,16 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.memory import GIB, Machine, plan_run
 from slidepack.engine.memory_pack import plan_pack
+from slidepack.engine.memory_resume import place_again
 from slidepack.engine.shape import ModelShape, read_shape
 
 _MOST_LATER: Final = 64
 """Waiting jobs for whose adapters a pack leaves room."""
+_MEMORY: Final = ("RAM-TOO-SMALL", "GPU-OUT-OF-MEMORY")
+
+
+class NoRoom(Waiting, frozen=True):
+    """Why drives have no room for a run's state."""
 
 
 class RunPlans:
@@ -69,14 +75,12 @@ class RunPlans:
         """
         earlier = self.earlier(job)
         if earlier is not None:
-            reason = why_not_again(earlier, device.machine)
-            return Waiting(reason) if reason else _moved(earlier, device)
+            return _again(earlier, spec, device)
         shape = read_shape(Path(spec.base.path))
         try:
             return plan_run(spec, shape, device.machine)
         except SlidepackError as error:
-            self._require_a_device(spec, shape)
-            return Waiting(f"waits for memory: {error.report.why}")
+            return self._why_not_now(spec, shape, error)
 
     def of_pack(
         self,
@@ -141,6 +145,20 @@ class RunPlans:
         folders = {a.nonce: _folder(a) for a in self._attempts.live() if a.job_id in starting}
         return sum(_planned_ram(folder) for folder in folders.values())
 
+    def _why_not_now(self, spec: JobSpec, shape: ModelShape, error: SlidepackError) -> Waiting:
+        """Return what is to be waited for; drives that are full get room, whatever the memory is.
+
+        Raises:
+            SlidepackError: not even a whole device would do.
+        """
+        try:
+            self._require_a_device(spec, shape)
+        except SlidepackError as refused:
+            if refused.report.code != "DISK-FULL":
+                raise
+            error = refused
+        return _waiting(error)
+
     def _require_a_device(self, spec: JobSpec, shape: ModelShape) -> None:
         """Check that a whole device would do for a job."""
         everything = devices_now(self._hardware.report(), whole=True, device=self._device)
@@ -152,6 +170,34 @@ class RunPlans:
             except SlidepackError:
                 if number == len(everything):
                     raise
+
+
+def _again(earlier: RunPlan, spec: JobSpec, device: DeviceNow) -> RunPlan | Waiting:
+    """Return the plan of a job that goes on, or what it waits for: it has too much to lose to fail.
+
+    What was in RAM stays there, or waits for it; what was on drives goes where there is room now.
+    """
+    machine = device.machine
+    on_drives = earlier.full is not None and earlier.full.nvme is not None
+    if not on_drives or _kind(earlier.device) != _kind(device.key):
+        reason = why_not_again(earlier, machine)
+        return Waiting(reason) if reason else _moved(earlier, device)
+    shape = read_shape(Path(spec.base.path))
+    try:
+        plan = place_again(earlier, spec, shape, machine)
+    except SlidepackError as error:
+        return _waiting(error)
+    reason = why_not_again(plan, machine)
+    return Waiting(reason) if reason else plan
+
+
+def _waiting(error: SlidepackError) -> Waiting:
+    report = error.report
+    if report.code == "DISK-FULL":
+        return NoRoom(f"waits for room: {report.why}. {report.fix}")
+    if report.code in _MEMORY:
+        return Waiting(f"waits for memory: {report.why}")
+    return Waiting(f"waits: {report.what} {report.why}. {report.fix}")
 
 
 def why_not_again(plan: RunPlan, machine: Machine) -> str:

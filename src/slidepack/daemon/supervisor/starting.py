@@ -1,6 +1,7 @@
 """Starts runs that have a worker of their own."""
 
 from pathlib import Path
+from typing import Final
 
 from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import DeviceNow, Waiting
@@ -15,15 +16,19 @@ from slidepack.daemon.supervisor.launching import (
 )
 from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.run_folders import RunFolders, new_nonce
-from slidepack.daemon.supervisor.run_plans import RunPlans
+from slidepack.daemon.supervisor.run_plans import NoRoom, RunPlans
+from slidepack.daemon.supervisor.tier_leftovers import remove_tier_folders
+from slidepack.daemon.supervisor.tier_room import TierRoom
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.contract.job import JobSpec
+from slidepack.engine.contract.job import FullMethod, JobSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.memory_pack import lane_disk_bytes
 from slidepack.engine.shape import read_shape
 
 __all__ = ["Starter"]
+
+_HELD: Final = "waits until its last worker has let go of what it has on drives"
 
 
 class Starter:
@@ -55,6 +60,7 @@ class Starter:
         self._folders = folders
         self._paths = paths
         self._room = room
+        self._tier_room = TierRoom(paths.home, room)
 
     def devices(self) -> list[DeviceNow] | Waiting:
         """Return the devices with what a run may use of them now."""
@@ -68,10 +74,13 @@ class Starter:
             waits = self._models.why_wait(spec)
             if waits:
                 return Waits(waits, soon=False)
+            # First: what a killed worker left there must not be what its job waits for.
+            if not self._clears_drives(job, spec):
+                return Waits(_HELD, soon=True)
             plan = self._plans.of_run(job, spec, device)
             if isinstance(plan, Waiting):
                 return Waits(plan.reason, soon=True)
-            shortage = self._room.shortage(plan.predicted_disk_bytes)
+            shortage = self._tier_room.shortage(plan, spec)
             if shortage:
                 return Waits(f"waits for room: {shortage}", soon=True)
             return self._launch_run(job, spec, plan, now)
@@ -80,19 +89,43 @@ class Starter:
             return None
 
     def shortage(self, job: JobRecord) -> str:
-        """Return why a job that ran before has no room on the disk now; empty where it has.
+        """Return why a job that ran before has no room on the disks now; empty where it has.
 
         Raises:
-            SlidepackError: RUN-FOLDER-BROKEN.
+            SlidepackError: RUN-FOLDER-BROKEN; or the job could not start at all.
+            OSError: a disk does not answer.
         """
         attempts = self._launcher.attempts.of(job.id)
         if not attempts:
             return ""
         folder = RunFolder(Path(attempts[-1].folder))
-        if attempts[-1].pack_id is None:
-            return self._room.shortage(folder.read_plan().predicted_disk_bytes)
         spec = folder.read_spec()
-        return self._room.shortage(lane_disk_bytes(spec, read_shape(Path(spec.base.path))))
+        if attempts[-1].pack_id is not None:
+            return self._room.shortage(lane_disk_bytes(spec, read_shape(Path(spec.base.path))))
+        if not self._clears_drives(job, spec):
+            return _HELD
+        plan: RunPlan | NoRoom = folder.read_plan()
+        if isinstance(spec.method, FullMethod):
+            # It would go on with another placement, and maybe on other drives.
+            plan = self._next_plan(job, spec) or plan
+        return plan.reason if isinstance(plan, NoRoom) else self._tier_room.shortage(plan, spec)
+
+    def _next_plan(self, job: JobRecord, spec: JobSpec) -> RunPlan | NoRoom | None:
+        """Return the plan with which a job would start now, or why drives have no room for it;
+        None where it waits for something else."""
+        devices = self._plans.devices()
+        if isinstance(devices, Waiting):
+            return None
+        plans = [self._plans.of_run(job, spec, device) for device in devices]
+        runs = (plan for plan in plans if isinstance(plan, RunPlan))
+        refused = (plan for plan in plans if isinstance(plan, NoRoom))
+        return next(runs, None) or next(refused, None)
+
+    def _clears_drives(self, job: JobRecord, spec: JobSpec) -> bool:
+        """Remove what an attempt that has ended left on drives; say whether nobody holds it."""
+        if not isinstance(spec.method, FullMethod):
+            return True
+        return remove_tier_folders(self._paths.jobs / str(job.id))
 
     def _launch_run(
         self, job: JobRecord, spec: JobSpec, plan: RunPlan, now: float

@@ -1,7 +1,6 @@
 """A measurement's state on a drive."""
 
 import resource
-import tempfile
 from pathlib import Path
 
 from slidepack.engine.bench_slide.options import SlideOptions
@@ -9,8 +8,10 @@ from slidepack.engine.contract.job import NvmeUse
 from slidepack.engine.contract.plan import FullPlan
 from slidepack.engine.memory_nvme import Placement
 from slidepack.engine.nvme.choose import open_transport
+from slidepack.engine.nvme.failures import folder_error
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.tier_store import TierSetup
+from slidepack.engine.tier_folders import bench_folder, remove_dead, take_folder
 
 __all__ = ["bench_tier", "cap_ram", "with_drive"]
 
@@ -28,10 +29,24 @@ def with_drive(
 
 
 def bench_tier(options: SlideOptions, full: FullPlan) -> TierSetup | None:
-    """Return what the state is told of the drive; None where all is in RAM."""
+    """Return what the state is told of the drive; None where all is in RAM.
+
+    What measurements that were killed left there is removed.
+
+    Raises:
+        SlidepackError: DISK-UNWRITABLE, DISK-FULL or DISK-FAILED.
+    """
     if full.nvme is None:
         return None
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.nvme_folder))
+    assert options.nvme_folder is not None
+    drive = Path(options.nvme_folder)
+    folder = bench_folder(drive)
+    try:
+        # The lock is this process's as long as it lives; the store takes the folder with it.
+        take_folder(folder)
+    except OSError as error:
+        raise folder_error(error, drive, folder) from error
+    remove_dead(drive)
     return TierSetup(
         folders=(folder,),
         moments=frozenset(full.nvme.moments),

@@ -32,7 +32,7 @@ def disk_error(
             "DISK-FULL",
             "The drive has no room for the training state.",
             why=why,
-            fix="Free space there or name another folder in the setting `nvme.folders`; the last "
+            fix="Free space there or name another folder in the setting `nvme_folders`; the last "
             "checkpoint is whole.",
         )
     if error.errno in _CLOSED_TO_US:
@@ -48,5 +48,32 @@ def disk_error(
         what,
         why=why,
         fix="Look for I/O errors in `dmesg` and at the drive's health (`smartctl -a`), then resume "
-        "from the last checkpoint, which is whole, or name another folder in `nvme.folders`.",
+        "from the last checkpoint, which is whole, or name another folder in the setting "
+        "`nvme_folders`.",
     )
+
+
+def folder_error(error: OSError, named: Path, folder: Path) -> SlidepackError:
+    """Say why a folder of ours on a drive could not be had.
+
+    Args:
+        error: as `take_folder` raised it.
+        named: the folder that the settings, or the job, name there.
+        folder: ours in it.
+    """
+    if isinstance(error, BlockingIOError):
+        return SlidepackError(
+            "RUN-FOLDER-BUSY",
+            "Another process has the folder of this run's state on a drive.",
+            why=f"{folder} is locked",
+            fix="Wait for it to end, then start the job again.",
+        )
+    if isinstance(error, FileNotFoundError):
+        return SlidepackError(
+            "DISK-UNWRITABLE",
+            "The folder for training state on a drive is not there.",
+            why=f"{named} does not exist; its drive may not be mounted",
+            fix="Mount the drive, make the folder, or name another one in the setting "
+            "`nvme_folders` (a job's own are in its `nvme.folders`), then resume the job.",
+        )
+    return disk_error(error, "open", folder)

@@ -65,6 +65,9 @@ class TierFile:
         self._lock = threading.Lock()
         for descriptor in self._descriptors:
             self._try_direct(descriptor)
+        if self.direct_refused:
+            # One way for all parts: what a part still refuses would be taken for a fault.
+            self.use_page_cache(self.direct_refused)
 
     @classmethod
     def create(

@@ -1,7 +1,8 @@
 """Puts a full fine-tuning together: memory, streams, engines and the walk, as a plan says."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from slidepack.engine.model.batch import PackedBatch
 from slidepack.engine.model.layer_attention import layer_attention
-from slidepack.engine.nvme.files import padded
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.sliding.cpu_adamw import cpu_adamw
 from slidepack.engine.sliding.cpu_engine import CpuEngine
@@ -35,7 +35,12 @@ from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.streams import Streams
 from slidepack.engine.sliding.tier_chunks import TierChunks
 from slidepack.engine.sliding.tier_rows import TierRows, rows_file_bytes
-from slidepack.engine.sliding.tier_weights import DirectWeights, StagedWeights, TierWeights
+from slidepack.engine.sliding.tier_weights import (
+    DirectWeights,
+    StagedWeights,
+    TierWeights,
+    weight_pieces,
+)
 from slidepack.engine.sliding.updates import Updates
 from slidepack.engine.sliding.weight_ring import WeightRing, Weights
 from slidepack.kernels import ADAMW_BLOCK
@@ -76,6 +81,8 @@ class FullSetup:
     """Folder of compiled libraries."""
     state_stages: int = 6
     """Chunks of state that is on drives, in RAM at once, for each engine."""
+    stages_on_card: bool = True
+    """Whether the card has room for those of its engine, where the transport reaches it."""
     weight_stages: int = 8
     """Pieces of a layer's weights on their way from a drive to the card."""
     tier_rows: frozenset[int] = frozenset()
@@ -119,6 +126,7 @@ def build_full(
     *,
     timed: bool = False,
     sharing: Sharing | None = None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> FullTrainer:
     """Allocate everything but the state, start the engines, and return the trainer.
 
@@ -129,81 +137,181 @@ def build_full(
         check_stop: called where an evaluation can be abandoned.
         timed: keep the lanes' spans, for a benchmark.
         sharing: chooses the engine of each update, instead of what `setup` says.
+        on_progress: called, by any thread, when a step or its updates have got on.
+
+    Raises:
+        torch.OutOfMemoryError: the card has not so much; nothing of it is held then.
+        OSError: nor has the system.
+        SlidepackError: DISK-FULL, DISK-UNWRITABLE or DISK-FAILED.
     """
-    device, form = setup.device, state.form
-    streams, updates = Streams.of(device, timed=timed), Updates(len(state.units))
+    if state.tier is not None:
+        # Only one thread may do it, and from here on there are several.
+        state.tier.settle()
+    streams = Streams.of(setup.device, timed=timed)
+    updates = Updates(len(state.units), on_progress)
+    with contextlib.ExitStack() as made:
+        engines = _engines(shape, state, setup, updates, streams, made, alone=sharing is None)
+        slabs = _Slabs(made, pin=setup.device.type == "cuda")
+        optimizer = _optimizer(shape, state, setup, updates, streams, engines, sharing, slabs)
+        tier_weights = _tier_weights(shape, state, setup, streams, updates)
+        if tier_weights is not None:
+            made.callback(tier_weights.close)
+        window = _window(shape, state, setup, updates, streams, optimizer, tier_weights)
+        keeper = None
+        if setup.rows == "host":
+            keeper = _host_rows(shape, state, setup, streams, updates, made)
+        driver = FullDriver(
+            shape,
+            window,
+            layer_attention(shape, setup.device, state.form.compute_dtype),
+            _rows(keeper, kept=True),
+            check_stop,
+            _rows(keeper, kept=False),
+        )
+        made.pop_all()
+    return FullTrainer(
+        driver,
+        state,
+        updates,
+        optimizer,
+        streams,
+        engines.cpu,
+        engines.reason,
+        tuple(slabs.made) if keeper is None else (*slabs.made, keeper.slab),
+        tier_weights,
+        keeper,
+    )
+
+
+@dataclass(slots=True)
+class _Engines:
+    """The engines of a run, and what each unit is assigned to."""
+
+    assignment: Sequence[EngineName] | None
+    """None leaves it to the clock."""
+    named: dict[EngineName, CpuEngine | GpuEngine] = field(default_factory=dict)
+    cpu: CpuEngine | None = None
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        return " and ".join(self.reasons)
+
+    def sharing(self, layers: int) -> Sharing:
+        if self.assignment is None:
+            return BalancedSharing(self.named, layers)
+        return FixedSharing(self.assignment)
+
+
+class _Slabs:
+    """Host memory of a trainer."""
+
+    def __init__(self, closed_by: contextlib.ExitStack, *, pin: bool) -> None:
+        self.made: list[Slab] = []
+        self._closed_by = closed_by
+        self._pin = pin
+
+    def take(self, num_bytes: int) -> Slab:
+        self.made.append(Slab(num_bytes, pin=self._pin))
+        self._closed_by.callback(self.made[-1].close)
+        return self.made[-1]
+
+
+def _engines(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    updates: Updates,
+    streams: Streams,
+    made: contextlib.ExitStack,
+    *,
+    alone: bool,
+) -> _Engines:
+    """Start the engines that `setup` names; both where something else shares the work out."""
     assignment = None
-    if setup.cpu_share is not None and sharing is None:
+    if setup.cpu_share is not None and alone:
         assignment = assign(shape.num_layers, len(state.units), setup.cpu_share)
-    engines: dict[EngineName, CpuEngine | GpuEngine] = {}
-    slabs: list[Slab] = []
-    cpu_engine, reasons = None, []
+    found = _Engines(assignment)
     if assignment is None or "cpu" in assignment:
         adamw = cpu_adamw(setup.cache, setup.cpu_threads)
-        cpu_engine = CpuEngine(
-            state, updates, adamw, _chunks(state, updates, setup), streams.update_h2d
-        )
-        engines["cpu"] = cpu_engine
-        reasons.append(f"the CPU ({adamw.reason})")
+        chunks = _chunks(state, updates, setup, made)
+        found.cpu = CpuEngine(state, updates, adamw, chunks, streams.update_h2d)
+        made.callback(found.cpu.close)
+        found.named["cpu"] = found.cpu
+        found.reasons.append(f"the CPU ({adamw.reason})")
     if assignment is None or "gpu" in assignment:
-        on_card = device.type == "cuda"
-        chunks = _chunks(state, updates, setup, on_card=on_card)
-        engines["gpu"] = GpuEngine(state, updates, streams, device, chunks)
-        reasons.append("the card")
-    if sharing is None:
-        sharing = (
-            BalancedSharing(engines, shape.num_layers)
-            if assignment is None
-            else FixedSharing(assignment)
-        )
+        on_card = setup.device.type == "cuda" and setup.stages_on_card
+        chunks = _chunks(state, updates, setup, made, on_card=on_card)
+        engine = GpuEngine(state, updates, streams, setup.device, chunks)
+        made.callback(engine.close)
+        found.named["gpu"] = engine
+        found.reasons.append("the card")
+    return found
 
-    def slab(num_bytes: int) -> Slab:
-        slabs.append(Slab(num_bytes, pin=device.type == "cuda"))
-        return slabs[-1]
 
+def _optimizer(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    updates: Updates,
+    streams: Streams,
+    engines: _Engines,
+    sharing: Sharing | None,
+    slabs: _Slabs,
+) -> AsyncOptimizer:
+    layers, dtype = shape.num_layers, state.form.compute_dtype
     sizes = [
-        unit.elements * (form.compute_dtype if index < shape.num_layers else torch.float32).itemsize
+        unit.elements * (dtype if index < layers else torch.float32).itemsize
         for index, unit in enumerate(state.units)
     ]
+    both = len(engines.named) == 2
     host_slots, waiting = None, None
     if setup.clip:
-        waiting = _carve(slab(sum(Slab.padded(size) for size in sizes)), sizes)
-    elif "cpu" in engines:
+        waiting = _carve(slabs.take(sum(Slab.padded(size) for size in sizes)), sizes)
+    elif "cpu" in engines.named:
         # Beside the card's engine it gets layers; the ends' gradients are the largest by far.
-        largest = max(sizes[: shape.num_layers] if len(engines) == 2 else sizes)
-        room = slab(setup.host_grad_slots * Slab.padded(largest))
+        largest = max(sizes[:layers] if both else sizes)
+        room = slabs.take(setup.host_grad_slots * Slab.padded(largest))
         host_slots = SlotPool(_carve(room, [largest] * setup.host_grad_slots), updates.check)
-    shared = None
-    layout = state.layout(shape.num_layers)
-    grain = ADAMW_BLOCK if layout is None else layout.chunk
-    cut = state.units[shape.num_layers].elements // 2 // grain * grain
-    if len(engines) == 2 and cut:
-        shared = SharedUnit(
-            shape.num_layers,
-            cut,
-            # Where gradients wait for the norm, they have room already.
-            torch.empty(0) if setup.clip else slab(cut * 4).take(cut, torch.float32),
-            grain,
-        )
-    optimizer = AsyncOptimizer(
+    return AsyncOptimizer(
         updates=updates,
         streams=streams,
-        engines=engines,
-        sharing=sharing,
+        engines=engines.named,
+        sharing=engines.sharing(layers) if sharing is None else sharing,
         host_slots=host_slots,
         waiting=waiting,
-        shared=shared,
+        shared=_shared(layers, state, slabs, clip=setup.clip) if both else None,
         on_tier=frozenset(filter(state.master_on_tier, range(len(state.units)))),
     )
-    layer = shape.layer_params
-    grads = [
-        torch.empty(layer, dtype=form.compute_dtype, device=device) for _ in range(setup.grad_slots)
-    ]
+
+
+def _shared(layers: int, state: TrainState, slabs: _Slabs, *, clip: bool) -> SharedUnit | None:
+    """Return how both engines share the embedding; None where it is too small for that."""
+    layout = state.layout(layers)
+    grain = ADAMW_BLOCK if layout is None else layout.chunk
+    cut = state.units[layers].elements // 2 // grain * grain
+    if not cut:
+        return None
+    # Where gradients wait for the norm, they have room already.
+    room = torch.empty(0) if clip else slabs.take(cut * 4).take(cut, torch.float32)
+    return SharedUnit(layers, cut, room, grain)
+
+
+def _window(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    updates: Updates,
+    streams: Streams,
+    optimizer: AsyncOptimizer,
+    tier_weights: TierWeights | None,
+) -> Window:
+    layer, dtype, device = shape.layer_params, state.form.compute_dtype, setup.device
+    grads = [torch.empty(layer, dtype=dtype, device=device) for _ in range(setup.grad_slots)]
     wide = None
-    if setup.accumulate and form.compute_dtype != torch.float32:
+    if setup.accumulate and dtype != torch.float32:
         wide = torch.empty(layer, dtype=torch.float32, device=device)
-    tier_weights = _tier_weights(shape, state, setup, streams, updates)
-    window = Window(
+    return Window(
         weights=_weights(shape, state, setup, streams, updates, optimizer, tier_weights),
         grads=SlotPool(grads, updates.check),
         wide_grad=wide,
@@ -213,42 +321,29 @@ def build_full(
         streams=streams,
         prefetch=max(1, setup.weight_slots - 1),
     )
-    keeper = _host_rows(shape, state, setup, streams) if setup.rows == "host" else None
-    driver = FullDriver(
-        shape,
-        window,
-        layer_attention(shape, device, form.compute_dtype),
-        _rows(keeper, kept=True),
-        check_stop,
-        _rows(keeper, kept=False),
-    )
-    return FullTrainer(
-        driver,
-        state,
-        updates,
-        optimizer,
-        streams,
-        cpu_engine,
-        " and ".join(reasons),
-        tuple(slabs) if keeper is None else (*slabs, keeper.slab),
-        tier_weights,
-        keeper,
-    )
 
 
 def _chunks(
-    state: TrainState, updates: Updates, setup: FullSetup, *, on_card: bool = False
+    state: TrainState,
+    updates: Updates,
+    setup: FullSetup,
+    made: contextlib.ExitStack,
+    *,
+    on_card: bool = False,
 ) -> TierChunks | None:
     """Return what brings state from the drives to an engine; None where none is there."""
     if state.tier is None or not state.tier.bytes:
         return None
-    return TierChunks(
+    chunks = TierChunks(
         state,
         updates,
         stages=setup.state_stages,
         device=setup.device,
         on_card=on_card and state.tier.transport.takes_device_memory,
     )
+    # Its engine, once there is one, closes it first.
+    made.callback(chunks.close)
+    return chunks
 
 
 def _tier_weights(
@@ -260,7 +355,8 @@ def _tier_weights(
         return None
     if device.type == "cpu" or tier.transport.takes_device_memory:
         return DirectWeights(tier)
-    piece = padded(tier.chunk * state.form.compute_dtype.itemsize)
+    width = state.form.compute_dtype.itemsize
+    _, piece = weight_pieces(shape.layer_params * width, tier.chunk * width)
     stages = make_stages(setup.weight_stages, piece, pin=True, device=None)
     return StagedWeights(tier, stages, streams.h2d, updates.fail, device)
 
@@ -309,9 +405,15 @@ def _rows(keeper: HostRows | None, *, kept: bool) -> Callable[[Sequence[PackedBa
 
 
 def _host_rows(
-    shape: ModelShape, state: TrainState, setup: FullSetup, streams: Streams
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    streams: Streams,
+    updates: Updates,
+    made: contextlib.ExitStack,
 ) -> HostRows:
-    return HostRows(
+    tier = _tier_rows(shape, state, setup, updates, made)
+    rows = HostRows(
         levels=shape.num_layers,
         max_tokens=setup.max_tokens,
         max_micro_tokens=setup.max_micro_tokens,
@@ -319,19 +421,29 @@ def _host_rows(
         dtype=state.form.compute_dtype,
         device=setup.device,
         streams=streams,
-        tier=_tier_rows(shape, state, setup),
+        tier=tier,
     )
+    made.callback(rows.close)
+    return rows
 
 
-def _tier_rows(shape: ModelShape, state: TrainState, setup: FullSetup) -> TierRows | None:
+def _tier_rows(
+    shape: ModelShape,
+    state: TrainState,
+    setup: FullSetup,
+    updates: Updates,
+    made: contextlib.ExitStack,
+) -> TierRows | None:
     if not setup.tier_rows:
         return None
     assert state.tier is not None
     levels, row_bytes = sorted(setup.tier_rows), shape.hidden * state.form.compute_dtype.itemsize
     sizes = setup.max_tokens, setup.max_micro_tokens
-    return TierRows(
+    file = state.tier.extra("rows", rows_file_bytes(len(levels), *sizes, row_bytes))
+    made.callback(file.close)
+    rows = TierRows(
         levels,
-        state.tier.extra("rows", rows_file_bytes(len(levels), *sizes, row_bytes)),
+        file,
         state.tier.transport,
         max_tokens=setup.max_tokens,
         max_micro_tokens=setup.max_micro_tokens,
@@ -339,7 +451,10 @@ def _tier_rows(shape: ModelShape, state: TrainState, setup: FullSetup) -> TierRo
         readers=ROW_BUFFERS,
         writers=max(2, setup.row_stages - ROW_BUFFERS),
         pin=setup.device.type == "cuda",
+        on_progress=updates.advance,
     )
+    made.callback(rows.close)
+    return rows
 
 
 def _carve(room: Slab, sizes: Sequence[int]) -> list[Tensor]:

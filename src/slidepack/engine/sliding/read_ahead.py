@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.nvme.files import ALIGNMENT, TierFile
 from slidepack.engine.nvme.transport import Pending, Transport
 from slidepack.engine.sliding.slab import Slab
@@ -105,8 +104,13 @@ class ReadAhead:
             if not self._under_way:
                 return None
             loaded = self._under_way.popleft()
-        for pending in loaded.pending:
-            pending.wait()
+        try:
+            for pending in loaded.pending:
+                pending.wait()
+        except BaseException:
+            # Nobody knows of the others any more, and they touch the stage.
+            wait_over(loaded.pending)
+            raise
         return loaded
 
     def give_back(self, stage: Tensor, after: torch.cuda.Event | None = None) -> None:
@@ -144,7 +148,10 @@ class ReadAhead:
 
 
 def wait_over(transfers: Sequence[Pending]) -> None:
-    """Wait until none touches its memory any more, whatever became of it: somebody else is told."""
+    """Wait until none touches its memory any more, whatever became of it: somebody else is told.
+
+    That is any error: a card that has failed is one of what a transfer may wait for.
+    """
     for pending in transfers:
-        with contextlib.suppress(SlidepackError):
+        with contextlib.suppress(Exception):
             pending.wait()

@@ -1,5 +1,6 @@
 """State on drives as an optimizer works on it: chunk by chunk, read ahead, written behind."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -145,13 +146,14 @@ class TierChunks:
             self._stages.slab.close()
 
     def _see_written(self) -> None:
+        one: _Writing | None = None
         try:
             while (one := self._written.get()) is not None:
                 self._see(one)
         except BaseException as error:  # noqa: BLE001 - handed to the walk, which raises it
             self._ahead.fail(error)
             self._updates.fail(error)
-            self._wait_for_the_rest()
+            self._wait_for_the_rest(one)
 
     def _see(self, one: _Writing) -> None:
         for pending in one.pending:
@@ -161,11 +163,17 @@ class TierChunks:
         chunk = one.chunk
         tag: _Tag = chunk.loaded.reading.tag
         self._tier.landed(chunk.unit, chunk.stop - chunk.start)
+        self._updates.advance()
         self._ahead.give_back(chunk.loaded.stage)
         if tag.last:
             self._updates.finish(chunk.unit, None)
 
-    def _wait_for_the_rest(self) -> None:
-        """Wait until no write reads a stage: its memory is given back after this."""
-        while (one := self._written.get()) is not None:
+    def _wait_for_the_rest(self, one: _Writing | None) -> None:
+        """Wait until nothing reads a stage, from this one on: its memory is given back then."""
+        while one is not None:
             wait_over(one.pending)
+            if one.after is not None:
+                # A card that has failed says so at every call.
+                with contextlib.suppress(RuntimeError):
+                    one.after.synchronize()
+            one = self._written.get()

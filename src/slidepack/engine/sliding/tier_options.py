@@ -3,6 +3,7 @@
 from typing import Any
 
 from slidepack.engine.contract.plan import FullPlan
+from slidepack.engine.memory_nvme import STORE_STAGES
 from slidepack.engine.shape import ModelShape
 
 __all__ = ["tier_options"]
@@ -16,7 +17,7 @@ def tier_options(full: FullPlan, shape: ModelShape) -> dict[str, Any]:
     pieces = -(-shape.layer_params // nvme.chunk_elements)
     engines = 2 if full.engine == "auto" else 1
     return {
-        "state_stages": nvme.state_stages // engines,
+        "state_stages": max(0, nvme.state_stages - STORE_STAGES) // engines,
         "weight_stages": nvme.weight_stages * pieces,
         "tier_rows": frozenset(nvme.rows),
         "row_stages": nvme.row_stages,

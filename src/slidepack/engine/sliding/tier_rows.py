@@ -1,6 +1,6 @@
 """Inputs of some layers, in a file on a drive."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,7 @@ class TierRows:
         readers: int,
         writers: int,
         pin: bool,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Allocate the stages.
 
@@ -70,7 +71,9 @@ class TierRows:
             readers: stages on the way in, one for each buffer there.
             writers: stages on the way out.
             pin: a card copies to and from them.
+            on_progress: called when a micro-batch has come so far.
         """
+        self._on_progress = on_progress
         self.levels = {level: place for place, level in enumerate(levels)}
         self._file = file
         self._transport = transport
@@ -117,6 +120,7 @@ class TierRows:
         stage = self._write_stages[self._turn][: padded(self._bytes(micro))]
         pending = self._transport.write(self._file, self._offset(level, micro), stage, after=after)
         self._writing[self._turn] = self._written[level, micro] = pending
+        self._on_progress()
 
     def read(
         self, level: int, micro: int, stage: Tensor, after: torch.cuda.Event | None
@@ -127,6 +131,7 @@ class TierRows:
             SlidepackError: the drive failed.
         """
         self._written[level, micro].wait()
+        self._on_progress()
         size = self._bytes(micro)
         pending = self._transport.read(
             self._file, self._offset(level, micro), stage[: padded(size)], after=after

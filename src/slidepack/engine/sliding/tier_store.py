@@ -7,9 +7,10 @@ begins without them.
 """
 
 import errno
+import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,8 +25,11 @@ from slidepack.engine.nvme.transport import Transport
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.state_format import count_of
 from slidepack.engine.sliding.tier_layout import Request, UnitLayout
+from slidepack.engine.tier_folders import discard
 
 __all__ = ["NO_LINKS", "TierSetup", "TierStore"]
+
+logger = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".state"
 NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
@@ -180,8 +184,8 @@ class TierStore:
         return sum(unit.layout.bytes for unit in self._units.values())
 
     def source(self, unit: int) -> TierFile:
-        """Return the file that holds a unit's state."""
-        self.settle()
+        """Return the file that holds a unit's state, for an engine: once all is settled."""
+        self._require_settled()
         return self._units[self._homes[unit]].current
 
     def target(self, unit: int) -> TierFile:
@@ -191,7 +195,7 @@ class TierStore:
             SlidepackError: every file is held by a checkpoint, and the disk has no room for one
                 more.
         """
-        self.settle()
+        self._require_settled()
         one = self._units[self._homes[unit]]
         with self._lock:
             if not one.frozen:
@@ -321,13 +325,16 @@ class TierStore:
             pending.wait()
 
     def settle(self) -> None:
-        """Put what was changed by hand on the drive."""
+        """Put what was changed by hand on the drive, before engines of several threads begin."""
         if self._open is None:
             return
         one = self._units[self._open.unit]
         index, self._open = self._open.index, None
         self._put(one.current, one.layout, index)
         one.untouched.discard(index)
+
+    def _require_settled(self) -> None:
+        assert self._open is None, "state was changed by hand while engines work"
 
     def link(self, unit: int, targets: Sequence[Path]) -> bool:
         """Give a checkpoint a unit's file as it is now, durably; while no update is under way.
@@ -396,6 +403,8 @@ class TierStore:
     def close(self, *, remove: bool) -> None:
         """End the transport and close the files; without effect the second time.
 
+        A drive that refuses is logged and no more: why the run ends is told by who ends it.
+
         Args:
             remove: the files too; checkpoints keep theirs.
         """
@@ -403,13 +412,11 @@ class TierStore:
         for unit in self._units.values():
             for file in (unit.current, unit.target):
                 if file is not None:
-                    file.close()
+                    _try_all(file.paths[0], file.close)
         self._units = {}
         self._slab.close()
-        if remove:
-            self._clear()
-            for folder in self._folders:
-                _remove_if_empty(folder)
+        for folder in self._folders if remove else ():
+            _remove(folder)
 
 
 def _try_links(sources: Sequence[Path], targets: Sequence[Path]) -> bool:
@@ -455,9 +462,18 @@ def _copy(source: Path, target: Path) -> None:
         raise disk_error(error, "write", target) from error
 
 
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise disk_error(error, "open", folder) from error
+def _remove(folder: Path) -> None:
+    """Remove a run's files and its folder, as far as the drive lets us."""
+
+    def clear() -> None:
+        _try_all(folder, *(path.unlink for path in folder.glob(f"*{_SUFFIX}")))
+
+    _try_all(folder, clear, lambda: discard(folder))
+
+
+def _try_all(where: Path, *tries: Callable[[], None]) -> None:
+    for one in tries:
+        try:
+            one()
+        except OSError as error:
+            logger.warning("%s was not left in order: %s", where, error)

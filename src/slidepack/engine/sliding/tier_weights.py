@@ -1,5 +1,6 @@
 """Layers whose weights are on drives, on their way to the slots that the passes read."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,13 +9,22 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slidepack.engine.nvme.transport import Pending
+from slidepack.engine.nvme.transport import Pending, padded
 from slidepack.engine.sliding.read_ahead import ReadAhead, Reading, Stages, wait_over
 from slidepack.engine.sliding.streams import Lane
 from slidepack.engine.sliding.tier_layout import Request
 from slidepack.engine.sliding.tier_store import TierStore
 
-__all__ = ["Coming", "DirectWeights", "StagedWeights", "TierWeights"]
+__all__ = ["Coming", "DirectWeights", "StagedWeights", "TierWeights", "weight_pieces"]
+
+
+def weight_pieces(layer_bytes: int, chunk_bytes: int) -> tuple[int, int]:
+    """Return how many pieces a layer's weights come in, and the bytes of a stage for one.
+
+    As even as can be: whole chunks would take more RAM than the layers that a plan counts.
+    """
+    pieces = -(-layer_bytes // chunk_bytes)
+    return pieces, padded(-(-layer_bytes // pieces))
 
 
 class Coming(Protocol):
@@ -169,9 +179,11 @@ class StagedWeights:
         """End the thread, and give the stages' memory back."""
         self._ahead.close()
         self._thread.join()
-        last = self._h2d.mark()
-        if last is not None:
-            last.synchronize()
+        # A card that has failed copies nothing more, and the walk was told.
+        with contextlib.suppress(RuntimeError):
+            last = self._h2d.mark()
+            if last is not None:
+                last.synchronize()
         if self._stages.slab is not None:
             self._stages.slab.close()
 

@@ -50,8 +50,15 @@ class Job:
 class Updates:
     """Which units have an update under way. Shared by the walk and the engines' threads."""
 
-    def __init__(self, units: int) -> None:
-        """Begin with every unit done."""
+    def __init__(self, units: int, on_progress: Callable[[], None] = lambda: None) -> None:
+        """Begin with every unit done.
+
+        Args:
+            units: how many.
+            on_progress: called, by any thread, when the walk or an engine has got on.
+        """
+        self.advance = on_progress
+        """Tells of smaller parts than a unit."""
         self._changed = threading.Condition()
         self._running = [0] * units
         self._last_copy: list[torch.cuda.Event | None] = [None] * units
@@ -67,6 +74,7 @@ class Updates:
             self._raise()
             self._running[unit] = pieces
             self._last_copy[unit] = None
+        self.advance()
 
     def finish(self, unit: int, last_copy: torch.cuda.Event | None) -> None:
         """Say that the host has, or after an event will have, new weights of a piece."""
@@ -75,6 +83,7 @@ class Updates:
             if last_copy is not None:
                 self._last_copy[unit] = last_copy
             self._changed.notify_all()
+        self.advance()
 
     def cancel(self, unit: int) -> None:
         """Say that a unit's weights stay as they are after all."""
@@ -101,7 +110,9 @@ class Updates:
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None or not self._running[unit])
             self._raise()
-            return self._last_copy[unit]
+            last_copy = self._last_copy[unit]
+        self.advance()
+        return last_copy
 
     def drain(self) -> None:
         """Wait until host memory has every unit's weights.

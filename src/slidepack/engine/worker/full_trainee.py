@@ -12,6 +12,7 @@ from slidepack.engine.contract.job import ContinueRef, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.data.masking import EncodedRow
+from slidepack.engine.drive_wear import copies_text
 from slidepack.engine.export.folder import write_model_folder
 from slidepack.engine.importer.fingerprint import content_hash
 from slidepack.engine.lora.optimizer import learning_rate
@@ -32,6 +33,7 @@ from slidepack.engine.sliding.updates import StepSettings
 from slidepack.engine.worker.full_change import Source, compare_with_start
 from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.learning import Change
+from slidepack.engine.worker.pulse import Pulse
 from slidepack.engine.worker.tier import TierFolders, require_copies, tier_setup
 from slidepack.engine.worker.unit_files import (
     UnitWeights,
@@ -60,6 +62,7 @@ class FullTrainee:
         tighter: Callable[[RunPlan], RunPlan | None],
         warn: Callable[[str, str], None],
         folders: TierFolders | None = None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind a state that is filled with the base's weights.
 
@@ -74,6 +77,7 @@ class FullTrainee:
             tighter: returns a smaller plan, or None where there is none.
             warn: reports a code and a sentence.
             folders: of what is on drives; let go of with this. None where nothing is.
+            on_progress: called, by any thread, when a step or its updates have got on.
         """
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
@@ -92,16 +96,24 @@ class FullTrainee:
         self._tighter = tighter
         self._warn = warn
         self._folders = folders
+        self._on_progress = on_progress
         nvme = None if plan.full is None else plan.full.nvme
-        self._wear = None if nvme is None else WearNotice(nvme, warn)
+        self._wear = None if nvme is None else WearNotice(nvme, self._warn_of_wear)
         self._built: FullTrainer | None = None
 
     @property
     def checkpoint_bytes(self) -> int:
         """What `save` writes; a link takes no room."""
+        return self._state.ram_bytes + self._copied_bytes
+
+    @property
+    def _copied_bytes(self) -> int:
+        """Of what is on drives, by a checkpoint: all of it, or nothing where that is links."""
         tier = self._state.tier
-        copied = tier.bytes if tier is not None and tier.copied else 0
-        return self._state.ram_bytes + copied
+        return tier.bytes if tier is not None and tier.copied else 0
+
+    def _warn_of_wear(self, code: str, message: str) -> None:
+        self._warn(code, message + copies_text(self._copied_bytes))
 
     @property
     def _trainer(self) -> FullTrainer:
@@ -157,6 +169,7 @@ class FullTrainee:
     def _build(self) -> FullTrainer:
         plan, full = self._plan, self._plan.full
         assert full is not None
+        options = tier_options(full, self.shape)
         setup = FullSetup(
             device=self.device,
             weights=full.weights,
@@ -171,9 +184,24 @@ class FullTrainee:
             clip=self._optim.clip_norm > 0.0,
             cpu_threads=plan.cpu_threads,
             cache=platformdirs.user_cache_path("slidepack") / "native",
-            **tier_options(full, self.shape),
+            stages_on_card=self._has_room_on_card(options.get("state_stages", 0)),
+            **options,
         )
-        return build_full(self.shape, self._state, setup, self._check_stop)
+        return build_full(
+            self.shape, self._state, setup, self._check_stop, on_progress=self._on_progress
+        )
+
+    def _has_room_on_card(self, stages: int) -> bool:
+        """Return whether the card has room for chunks of state beside what the plan counts.
+
+        The plan counts them in the RAM: it is made before it is known what the driver offers.
+        """
+        if self.device.type == "cpu" or self._state.tier is None:
+            return False
+        # What a try before this one has given up is free as well.
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return free >= self._plan.predicted_device_bytes + stages * self._state.tier_stage_bytes
 
     @property
     def micro_batch_tokens(self) -> int:
@@ -362,7 +390,8 @@ def load_full(
         check_stop: may raise where an evaluation can be abandoned.
         tighter: returns a smaller plan, or None where there is none.
         warn: reports a code and a sentence.
-        run: whose checkpoints what is on drives is linked to; needed where the plan has drives.
+        run: whose checkpoints what is on drives is linked to, and where progress is shown; needed
+            where the plan has drives.
 
     Raises:
         SlidepackError: the errors of `read_shape`, MODEL-PICKLE, MODEL-BROKEN, DISK-FULL,
@@ -397,4 +426,5 @@ def load_full(
         functools.partial(tighter, shape),
         warn,
         folders,
+        Pulse(run.root).beat if run is not None else lambda: None,
     )

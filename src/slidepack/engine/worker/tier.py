@@ -1,7 +1,6 @@
 """What of a run's state is on drives, as its plan says, and the folders it has there."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,50 +10,52 @@ import torch
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.nvme.choose import open_transport
-from slidepack.engine.nvme.failures import disk_error
+from slidepack.engine.nvme.failures import disk_error, folder_error
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.tier_store import NO_LINKS, TierSetup
-from slidepack.engine.tier_folders import TIER_PREFIX, lock_folder, remove_if_dead, tier_folder
+from slidepack.engine.tier_folders import leave_folder, remove_dead, take_folder, tier_folder
 from slidepack.engine.worker.checkpoint import KEPT
 from slidepack.engine.worker.room import require_room
 
 __all__ = ["TierFolders", "require_copies", "tier_setup"]
 
 _TRIED: Final = ".links"
+_WAIT_SECONDS: Final = 10.0
+"""For another worker that just removes what a killed one left in our folder."""
 
 
 class TierFolders:
     """The folders of one job on its drives, held by a lock for as long as its worker lives."""
 
-    def __init__(self, drives: Sequence[Path], job: Path) -> None:
+    def __init__(
+        self, drives: Sequence[Path], job: Path, *, wait_seconds: float = _WAIT_SECONDS
+    ) -> None:
         """Take them, and remove those of workers that were killed.
 
         Args:
-            drives: a folder on each drive.
+            drives: a folder on each drive, which is there.
             job: the folder of its attempts, which names it.
+            wait_seconds: for another process that has one of them.
 
         Raises:
-            SlidepackError: DISK-UNWRITABLE or DISK-FAILED; or another worker has them.
+            SlidepackError: DISK-UNWRITABLE, DISK-FULL or DISK-FAILED; RUN-FOLDER-BUSY where another
+                worker has them.
         """
         self.paths = tuple(tier_folder(drive, job) for drive in drives)
         self._locks: list[int] = []
         for drive, path in zip(drives, self.paths, strict=True):
             try:
-                path.mkdir(parents=True, exist_ok=True)
-                self._locks.append(lock_folder(path))
-                for other in drive.glob(f"{TIER_PREFIX}*"):
-                    if other != path:
-                        remove_if_dead(other)
+                self._locks.append(take_folder(path, wait_seconds=wait_seconds))
             except OSError as error:
                 self.close()
-                raise disk_error(error, "open", path) from error
+                raise folder_error(error, drive, path) from error
+            remove_dead(drive)
 
     def close(self) -> None:
         """Let go, and remove the folders with all that is in them."""
         while self._locks:
             lock = self._locks.pop()
-            shutil.rmtree(self.paths[len(self._locks)], ignore_errors=True)
-            os.close(lock)
+            leave_folder(self.paths[len(self._locks)], lock)
 
 
 def tier_setup(

@@ -2,13 +2,18 @@
 // broken connection from where it was: also after a reload, when the same files are dropped again.
 
 import { clearErrors, element, showError } from "./live.js";
+import { ask } from "./sure.js";
 
 const PIECE_BYTES = 32 << 20;
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 15_000;
 const GIVE_UP_MS = 15 * 60_000;
+const STALL_MS = 120_000;
 const LOOK_MS = 1000;
 const STORE = "slidepack-upload";
+const MOST_KNOWN = 50;
+// After these the rest is sent; any other refusal ends the upload.
+const GOES_ON = ["DATA-UPLOAD-OFFSET", "DATA-UPLOAD-CUT"];
 
 const api = async (method, path, body) => {
   const answer = await fetch(`/api/v1/datasets${path}`, {
@@ -44,10 +49,11 @@ const remembered = () => {
 };
 const remember = (key, draft) => {
   const known = remembered();
+  delete known[key];
   if (draft) known[key] = draft;
-  else delete known[key];
+  const newest = Object.entries(known).slice(-MOST_KNOWN);
   try {
-    localStorage.setItem(STORE, JSON.stringify(known));
+    localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(newest)));
   } catch {
     // Without room an upload that broke off begins anew.
   }
@@ -68,6 +74,7 @@ const rowsFor = (box, names, cancel) => {
     bar.value = 0;
     bar.setAttribute("aria-label", `Upload of ${name}`);
     const text = element("span", "waits", "muted");
+    text.setAttribute("aria-live", "off"); // it changes many times a second
     row.append(element("span", name, "grow"), text, bar);
     return { row, bar, text };
   });
@@ -85,7 +92,14 @@ const sendPiece = (upload, number, offset, blob, onProgress) =>
     sent.open("PUT", `/api/v1/datasets/uploads/${upload.draft}/files/${number}?offset=${offset}`);
     sent.setRequestHeader("x-csrf-token", document.body.dataset.csrf);
     sent.responseType = "json";
-    sent.upload.onprogress = (event) => onProgress(offset + event.loaded);
+    // A connection that vanished, as Wi-Fi does, is told by nobody.
+    let stalled = setTimeout(() => sent.abort(), STALL_MS);
+    sent.upload.onprogress = (event) => {
+      clearTimeout(stalled);
+      stalled = setTimeout(() => sent.abort(), STALL_MS);
+      onProgress(offset + event.loaded);
+    };
+    sent.onloadend = () => clearTimeout(stalled);
     sent.onload = () => (sent.status < 300 ? done(sent.response) : failed(sent.response));
     sent.onerror = () => failed(null);
     sent.onabort = () => failed(null);
@@ -108,8 +122,7 @@ const requireReadable = async (file) => {
 };
 
 // The daemon may be restarting, or the machine asleep: it is asked until it answers again.
-const whereItIs = async (upload, number, row) => {
-  const until = performance.now() + GIVE_UP_MS;
+const whereItIs = async (upload, number, row, until) => {
   let pause = FIRST_WAIT_MS;
   while (!upload.cancelled && performance.now() < until) {
     row.text.textContent = "the connection broke; goes on by itself";
@@ -124,7 +137,7 @@ const whereItIs = async (upload, number, row) => {
   throw {
     code: "DATA-UPLOAD-CUT",
     what: "The upload broke off.",
-    why: "the daemon does not answer",
+    why: "the daemon takes nothing any more",
     fix: "When it runs again, drop the same files: they go on from where they were.",
   };
 };
@@ -136,17 +149,21 @@ const sendFile = async (upload, number, file, received, row) => {
     row.text.textContent = `${shownSize(bytes)} of ${shownSize(file.size)}`;
   };
   let offset = received;
+  let until = performance.now() + GIVE_UP_MS;
   show(offset);
   while (offset < file.size && !upload.cancelled) {
     const piece = file.slice(offset, offset + PIECE_BYTES);
     try {
       const draft = await sendPiece(upload, number, offset, piece, show);
       offset = draft.files[number].received;
+      until = performance.now() + GIVE_UP_MS;
     } catch (error) {
       if (upload.cancelled) return;
-      if (error && error.code && error.code !== "DATA-UPLOAD-OFFSET") throw error;
+      if (error && error.code && !GOES_ON.includes(error.code)) throw error;
       await requireReadable(file);
-      offset = await whereItIs(upload, number, row);
+      const found = await whereItIs(upload, number, row, until);
+      if (found > offset) until = performance.now() + GIVE_UP_MS;
+      offset = found;
     }
     show(offset);
   }
@@ -205,8 +222,21 @@ const failed = (error) =>
         },
   );
 
+// What came of the one upload is kept, so the other files lose nothing by going first.
+const sendsInstead = (upload) => {
+  const [first, ...others] = upload.names;
+  const name = others.length ? `${first} and ${others.length} more` : first;
+  const said = `What has come of ${name} is kept for a day: drop it again, and it goes on from there.`;
+  return ask({
+    question: "Send the new files first?",
+    label: "Send the new ones",
+    nodes: [element("p", `${name} is still being sent. ${said}`, "muted")],
+  });
+};
+
 // `onDone` gets the dataset; where a check has a question, the page of a new job asks it. A page
-// that checks by itself gives `onDraft` instead. Elements: `#drop`, `#file`, `#uploads`.
+// that checks by itself gives `onDraft` instead, which gets what `onStart` returned and says whether
+// a dataset was made. Elements: `#drop`, `#file`, `#uploads`.
 export const acceptDrops = ({ onDone, onDraft, onStart = () => {} }) => {
   const drop = document.getElementById("drop");
   const input = document.getElementById("file");
@@ -216,31 +246,57 @@ export const acceptDrops = ({ onDone, onDraft, onStart = () => {} }) => {
     box.id = "uploads";
     drop.after(box);
   }
-  let current = null;
+  let current = null; // is being sent
+  let latest = null;
+  let asking = false;
 
-  const cancel = (upload) => {
+  const stop = (upload) => {
     upload.cancelled = true;
     if (upload.request) upload.request.abort();
     box.replaceChildren();
+  };
+
+  const cancel = (upload) => {
+    stop(upload);
+    if (current === upload) current = null;
     remember(upload.key, null);
     if (upload.draft) api("DELETE", `/uploads/${upload.draft}`).catch(() => {});
   };
 
-  const check = async (draft) => {
-    const say = (text) => box.replaceChildren(element("p", text, "muted"));
+  const check = async (draft, upload) => {
+    const say = (text) => {
+      if (latest === upload) box.replaceChildren(element("p", text, "muted"));
+    };
     const checked = await whileChecking(draft, say, () => api("POST", `/uploads/${draft.id}/check`, {}));
+    if (checked.dataset) remember(upload.key, null);
+    // Who sends other files meanwhile stays here; the dataset is in the list.
+    if (latest !== upload) return;
     if (checked.dataset) onDone(checked.dataset);
     else window.location.assign(`/new?draft=${checked.draft}`);
   };
 
+  // Whether files may be sent now; who is sending others is asked first.
+  const mayBegin = async (key) => {
+    if (asking || (current && current.key === key)) return false;
+    if (!current) return true;
+    asking = true;
+    try {
+      return await sendsInstead(current);
+    } finally {
+      asking = false;
+    }
+  };
+
   const send = async (given) => {
-    if (current) cancel(current);
     const files = inOrder(given);
-    const upload = { key: keyOf(files), draft: "", request: null, cancelled: false };
-    current = upload;
-    clearErrors();
-    onStart();
+    const key = keyOf(files);
+    if (!(await mayBegin(key))) return;
+    if (current) stop(current);
     const names = files.map((file) => file.name);
+    const upload = { key, names, draft: "", request: null, cancelled: false };
+    current = latest = upload;
+    clearErrors();
+    const started = onStart();
     try {
       const draft = await begin(files, upload.key);
       if (upload.cancelled) return;
@@ -252,11 +308,12 @@ export const acceptDrops = ({ onDone, onDraft, onStart = () => {} }) => {
         if (upload.cancelled) return;
       }
       box.replaceChildren();
-      remember(upload.key, null);
       current = null;
-      await (onDraft || check)(draft);
+      // Known until a dataset has been made of it: whatever befalls the check, nothing is sent twice.
+      if (!onDraft) await check(draft, upload);
+      else if (await onDraft(draft, started)) remember(upload.key, null);
     } catch (error) {
-      if (upload.cancelled) return;
+      if (upload.cancelled || latest !== upload) return;
       box.replaceChildren();
       failed(error);
     } finally {

@@ -12,6 +12,7 @@ const page = document.getElementById("new-page");
 const form = document.getElementById("new-job");
 const dataset = document.getElementById("dataset");
 const verdict = document.getElementById("verdict");
+const verdictSaid = document.getElementById("verdict-said");
 const models = document.getElementById("models");
 const outlook = document.getElementById("outlook");
 const preflight = document.getElementById("preflight");
@@ -73,9 +74,18 @@ const showFirstProblem = () => {
   control.focus();
 };
 
+let ready = false; // by the last look
+let submitting = false;
+// A job that is being queued is not queued a second time, whatever a look finds meanwhile.
+const drawButtons = () => {
+  start.disabled = submitting || !ready;
+  askPreflight.disabled = !ready;
+};
+
 const refreshStart = (missing, problems, jobs) => {
   const wrong = Object.keys(problems).length;
-  start.disabled = askPreflight.disabled = Boolean(missing) || wrong > 0;
+  ready = !missing && wrong === 0;
+  drawButtons();
   const label = jobs > 1 ? `Start ${jobs} jobs` : "Start";
   if (start.textContent !== label) start.textContent = label;
   const words = missing || (wrong ? "A field is not right yet." : "");
@@ -136,66 +146,83 @@ document.addEventListener("change", (event) => {
   if (ofForm(event.target)) lookSoon();
 });
 
-// Data: what a check says, and its questions.
-const showVerdict = (html) => {
-  verdict.replaceChildren(...parsed(html).childNodes);
-  const made = verdict.querySelector("[data-made]");
-  if (!made) {
-    dataset.value = "";
-    lookSoon();
-    return;
-  }
-  const { made: id, label, replaces } = made.dataset;
-  const known = [...dataset.options].find((option) => option.value === id);
-  if (!known) dataset.add(new Option(label, id), dataset.options[1] || null);
-  if (replaces && replaces !== id) {
-    [...dataset.options].find((option) => option.value === replaces)?.remove();
-  }
+// Data: what a check says, and its questions. Each choice of data has a number, and only the last
+// one counts: a check takes minutes, and what was chosen meanwhile is not undone by its answer.
+let choices = 0;
+const choose = () => {
+  choices += 1;
+  return choices;
+};
+
+// Shows what the choice came to; the sentence in it is what is announced.
+const showVerdict = (nodes, id = "") => {
+  verdict.replaceChildren(...nodes);
+  const found = verdict.querySelector("[data-said]")?.dataset.said;
+  verdictSaid.textContent = found || verdict.querySelector(".error strong")?.textContent || "";
   dataset.value = id;
   lookSoon();
 };
 
-const fetchVerdict = async (request) => {
-  try {
-    const answer = await request();
-    const html = await answer.text();
-    if (answer.ok) {
-      showVerdict(html);
-      return;
-    }
-    verdict.replaceChildren(...parsed(html).childNodes);
-  } catch {
-    verdict.replaceChildren();
-    showError(unreachable);
-  }
-  dataset.value = "";
-  lookSoon();
+const optionOf = (id) => [...dataset.options].find((option) => option.value === id);
+
+// Lists a dataset that was made; returns whether the chosen one has gone for it.
+const listMade = ({ made, label, replaces }) => {
+  const gone = replaces && replaces !== made;
+  const chosen = gone && dataset.value === replaces;
+  if (!optionOf(made)) dataset.add(new Option(label, made), dataset.options[1] || null);
+  if (gone) optionOf(replaces)?.remove();
+  return chosen;
 };
 
-const say = (text) => verdict.replaceChildren(element("p", text, "muted"));
+// Returns whether there is a dataset now; of what was not chosen last, only that is told.
+const fetchVerdict = async (request, choice) => {
+  let answer;
+  let part;
+  try {
+    answer = await request();
+    part = parsed(await answer.text());
+  } catch {
+    if (choice !== choices) return false;
+    showVerdict([]);
+    showError(unreachable);
+    return false;
+  }
+  const made = answer.ok ? part.querySelector("[data-made]")?.dataset : null;
+  const replaced = made && listMade(made);
+  if (choice === choices || replaced) showVerdict(part.childNodes, made ? made.made : "");
+  return Boolean(made);
+};
 
-const checkDraft = async (draft, body = new URLSearchParams()) => {
-  clearErrors();
-  dataset.value = "";
+const say = (text, choice) => {
+  if (choice !== choices) return;
+  verdict.replaceChildren(element("p", text, "muted"));
+};
+
+const checkDraft = (draft, choice, body = new URLSearchParams()) => {
+  if (choice === choices) {
+    clearErrors();
+    dataset.value = "";
+    verdictSaid.textContent = "Checking…";
+  }
   const answer = () => post(`/new/drafts/${draft.id}/check`, body);
-  await fetchVerdict(() => whileChecking(draft, say, answer));
+  return fetchVerdict(() => whileChecking(draft, (text) => say(text, choice), answer), choice);
 };
 
 acceptDrops({
-  onDraft: (draft) => checkDraft(draft),
+  onDraft: checkDraft,
   onStart: () => {
-    verdict.replaceChildren();
-    dataset.value = "";
-    lookSoon();
+    showVerdict([]);
+    return choose();
   },
 });
 
 document.getElementById("register").addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = event.target.querySelector("button");
+  const choice = choose();
   clearErrors();
   button.disabled = true;
-  say("Copying…");
+  say("Copying…", choice);
   try {
     const answer = await fetch("/api/v1/datasets/paths", {
       method: "POST",
@@ -204,13 +231,13 @@ document.getElementById("register").addEventListener("submit", async (event) => 
     });
     const found = await answer.json();
     if (answer.ok) {
-      await checkDraft(found);
+      await checkDraft(found, choice);
     } else {
-      verdict.replaceChildren();
+      if (choice === choices) verdict.replaceChildren();
       showError(found);
     }
   } catch {
-    verdict.replaceChildren();
+    if (choice === choices) verdict.replaceChildren();
     showError(unreachable);
   } finally {
     button.disabled = false;
@@ -218,13 +245,15 @@ document.getElementById("register").addEventListener("submit", async (event) => 
 });
 
 dataset.addEventListener("change", () => {
+  const choice = choose();
   clearErrors();
   const id = dataset.value;
   if (!id) {
-    verdict.replaceChildren();
+    showVerdict([]);
     return;
   }
-  fetchVerdict(() => fetch(`/new/datasets/${id}/verdict`, { headers: { "hx-request": "true" } }));
+  const request = () => fetch(`/new/datasets/${id}/verdict`, { headers: { "hx-request": "true" } });
+  fetchVerdict(request, choice);
 });
 
 let previewing = null;
@@ -254,11 +283,11 @@ verdict.addEventListener("submit", (event) => {
   event.preventDefault();
   const mapping = event.target;
   const body = new URLSearchParams(new FormData(mapping, event.submitter));
-  checkDraft({ id: mapping.dataset.draft }, body);
+  checkDraft({ id: mapping.dataset.draft }, choose(), body);
 });
 verdict.addEventListener("click", (event) => {
   const id = event.target.dataset.reread;
-  if (id) fetchVerdict(() => post(`/new/datasets/${id}/reread`, new URLSearchParams()));
+  if (id) fetchVerdict(() => post(`/new/datasets/${id}/reread`, new URLSearchParams()), choose());
 });
 
 // A button that sets a field, as what would make a model fit does.
@@ -284,7 +313,7 @@ askPreflight.addEventListener("click", async () => {
     preflight.replaceChildren();
     showError(unreachable);
   } finally {
-    askPreflight.disabled = start.disabled;
+    drawButtons();
   }
 });
 
@@ -292,7 +321,8 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (start.disabled) return;
   clearErrors();
-  start.disabled = true;
+  submitting = true;
+  drawButtons();
   try {
     const answer = await post("/new", fields());
     const found = await answer.json();
@@ -306,7 +336,14 @@ form.addEventListener("submit", async (event) => {
   } catch {
     showError(unreachable);
   }
-  start.disabled = false;
+  submitting = false;
+  drawButtons();
+});
+// The page as it was, which a browser may keep for the way back.
+window.addEventListener("pageshow", (event) => {
+  if (!event.persisted) return;
+  submitting = false;
+  drawButtons();
 });
 
 // A model that has come in, or hardware that has been looked at, shows without a reload.
@@ -322,7 +359,7 @@ listen({
   },
 });
 
-if (page.dataset.draft) checkDraft({ id: page.dataset.draft });
+if (page.dataset.draft) checkDraft({ id: page.dataset.draft }, choose());
 else if (dataset.value) dataset.dispatchEvent(new Event("change"));
 // A browser may bring choices of before back with the page.
 atField.hidden = form.elements.start.value !== "at";
