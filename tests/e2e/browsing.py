@@ -18,7 +18,8 @@ REFUSALS = r"Failed to load resource: the server responded with a status of 4\d\
 # of the window moved on its own, as a share of its area.
 _WATCH = """
 document.addEventListener("securitypolicyviolation",
-  (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI}`));
+  (event) => console.error(`CSP violation: ${event.violatedDirective} ${event.blockedURI} on ` +
+    `${location.pathname} by ${event.sourceFile}:${event.lineNumber} ${event.sample}`));
 window.shifts = [];
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (!entry.hadRecentInput) shifts.push(entry.value);

@@ -16,15 +16,18 @@ from support.full_worker import curve, events_of, finish, held_out, start
 from support.kills import Chain, kill_after, started, unfinished
 from support.runs import make_run, tiny_spec
 from support.tier_runs import make_tier_run
+from support.waiting import wait_until
 from torch import Tensor
 
-from slidepack.engine.contract.errors import CATALOGUE
-from slidepack.engine.contract.events import Failed, Warned
+from slidepack.engine.contract.errors import CATALOGUE, EXIT_YIELDED, SlidepackError
+from slidepack.engine.contract.events import Failed, Warned, Yielded
 from slidepack.engine.contract.job import FullMethod, JobSpec, OptimSpec
 from slidepack.engine.contract.runfolder import RunFolder, write_atomic
 from slidepack.engine.shape import read_shape
 from slidepack.engine.sliding.state import units_of
+from slidepack.engine.tier_folders import OURS, take_folder, tier_folder
 from slidepack.engine.worker.stored_unit import StoredUnit
+from slidepack.engine.worker.tier import TierFolders
 
 STEPS = 16
 
@@ -251,3 +254,57 @@ def test_a_drive_that_becomes_read_only_is_an_error_and_the_checkpoint_goes_on(
         finish(third)
         assert not [event for event in events_of(third) if isinstance(event, Warned)]
         _assert_same_end(whole, *chain.attempts)
+
+
+@pytest.mark.timeout(120)
+def test_a_folder_that_cannot_be_cleared_does_not_hide_how_a_run_ended(
+    base: Path, tmp_path: Path
+) -> None:
+    drive = tmp_path / "drive"
+    folder = make_tier_run(tmp_path / "job" / "1", _spec(base, steps=500), drive)
+    mine = tier_folder(drive, folder.root.parent)
+    worker = start(folder)
+    wait_until(lambda: bool(folder.list_checkpoints()) or worker.poll() is not None)
+    # Refuses to be unlinked, as all files of a drive do that has become read-only.
+    (mine / "00000-999999.state").mkdir()
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == EXIT_YIELDED, folder.log.read_text()
+    assert isinstance(events_of(folder)[-1], Yielded)
+    left = sorted(path.name for path in mine.iterdir())
+    assert left == ["00000-999999.state", "slidepack.lock"], "its own went all the same"
+    assert str(mine) in folder.log.read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_drive_that_is_away_is_named_and_nothing_is_made_in_its_place(
+    base: Path, tmp_path: Path
+) -> None:
+    away = tmp_path / "mnt" / "fast"
+    folder = make_tier_run(tmp_path / "job" / "1", _spec(base), away)
+    away.rmdir()
+    assert start(folder).wait() == CATALOGUE["DISK-UNWRITABLE"].exit_code, folder.log.read_text()
+    failed = events_of(folder)[-1]
+    assert isinstance(failed, Failed)
+    assert str(away) in failed.error.why
+    assert "`nvme_folders`" in failed.error.fix
+    assert not away.exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_leaves_what_is_not_ours_and_another_workers_folder(
+    base: Path, tmp_path: Path
+) -> None:
+    drive = tmp_path / "drive"
+    theirs = drive / "run-20260101_120000-abc123"
+    theirs.mkdir(parents=True)
+    (theirs / "results.csv").write_text("mine")
+    folder = make_tier_run(tmp_path / "job" / "1", _spec(base, steps=2), drive)
+    other = tier_folder(drive, tmp_path / "another job")
+    with open(take_folder(other), "wb"):
+        finish(folder)
+        assert list((drive / OURS).iterdir()) == [other]
+    with open(take_folder(mine := tier_folder(drive, folder.root.parent)), "wb"):
+        with pytest.raises(SlidepackError, match="RUN-FOLDER-BUSY"):
+            TierFolders([drive], folder.root.parent, wait_seconds=0.0)
+        assert mine.exists()
+    assert (theirs / "results.csv").read_text() == "mine"
