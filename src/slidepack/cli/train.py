@@ -35,7 +35,8 @@ from slidepack.engine.contract.runfolder import RunFolder, RunIdentity
 from slidepack.engine.data.check import check_file
 from slidepack.engine.data.report import CheckOptions
 from slidepack.engine.importer.fingerprint import content_hash
-from slidepack.engine.memory import plan_run
+from slidepack.engine.memory import Machine, plan_run
+from slidepack.engine.memory_resume import place_again
 from slidepack.engine.shape import read_shape
 
 _POLL_SECONDS: Final = 0.2
@@ -198,7 +199,7 @@ def _attempt(root: Path, spec: JobSpec, tell: Tell) -> RunFolder:
             )
     checkpoints = [str(path) for folder in earlier for path in folder.list_checkpoints()]
     resumed = next((folder for folder in earlier if folder.list_checkpoints()), None)
-    plan = _plan(spec, root) if resumed is None else resumed.read_plan()
+    plan = _plan(spec, root) if resumed is None else _plan_again(resumed, spec, root)
     tell(plan.reason)
     attempt = RunFolder(root / f"attempt-{len(made) + 1:04d}")
     identity = RunIdentity(
@@ -209,6 +210,18 @@ def _attempt(root: Path, spec: JobSpec, tell: Tell) -> RunFolder:
 
 
 def _plan(spec: JobSpec, root: Path) -> RunPlan:
+    return plan_run(spec, read_shape(Path(spec.base.path)), _machine(root))
+
+
+def _plan_again(resumed: RunFolder, spec: JobSpec, root: Path) -> RunPlan:
+    """Return the plan of a run that goes on: a drive may be full, or gone, since it began."""
+    earlier = resumed.read_plan()
+    if earlier.full is None or earlier.full.nvme is None:
+        return earlier
+    return place_again(earlier, spec, read_shape(Path(spec.base.path)), _machine(root))
+
+
+def _machine(root: Path) -> Machine:
     machine = machine_now(probe_hardware(root, software=True), whole=False, device="auto")
     if isinstance(machine, Waiting):
         raise SlidepackError(
@@ -217,7 +230,7 @@ def _plan(spec: JobSpec, root: Path) -> RunPlan:
             why=machine.reason,
             fix="Run `slidepack doctor`.",
         )
-    return plan_run(spec, read_shape(Path(spec.base.path)), machine)
+    return machine
 
 
 def _run(folder: RunFolder, lock: int, show: Callable[[AnyEvent], None]) -> int:

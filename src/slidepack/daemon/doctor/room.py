@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from slidepack.daemon.paths import DataPaths
+from slidepack.engine.tier_folders import OURS
 
 __all__ = ["RoomUse", "room_used"]
 
@@ -36,6 +37,7 @@ def room_used(paths: DataPaths) -> tuple[RoomUse, ...]:
         ("Datasets", (paths.datasets, paths.uploads), "/datasets"),
         ("Exports", (paths.exports,), "/queue"),
         ("What continued jobs begin with", (paths.origins,), ""),
+        ("State of full fine-tunings on drives", (paths.home / OURS,), "/queue"),
         ("Backups of the database", (paths.home / "backups",), ""),
     )
     used = [_use(name, folders, where, seen) for name, folders, where in parts]
