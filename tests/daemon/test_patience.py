@@ -91,3 +91,16 @@ def test_a_checkpoint_after_a_long_step_has_its_own_time(tmp_path: Path) -> None
         assert not patience.is_over(tmp_path, clock)
     clock = 29.1
     assert patience.is_over(tmp_path, clock), "even a growing one has an end"
+
+
+def test_what_is_unwanted_is_not_waited_for_however_it_gets_on(tmp_path: Path) -> None:
+    clock = 0.0
+    patience = Patience(60.0, lambda: clock)
+    for second in (0, 30, 60):
+        clock = float(second)
+        _beat(tmp_path, second + 1)
+        assert not patience.is_over(tmp_path, clock, unwanted=True)
+    clock = 60.1
+    _beat(tmp_path, 99)
+    assert not patience.is_over(tmp_path, clock)
+    assert patience.is_over(tmp_path, clock, unwanted=True)

@@ -47,7 +47,7 @@ class Patience:
         asked = self._asked.get(run_folder)
         return None if asked is None else self._monotonic() - asked
 
-    def is_over(self, run_folder: Path, waited_seconds: float) -> bool:
+    def is_over(self, run_folder: Path, waited_seconds: float, *, unwanted: bool = False) -> bool:
         """Return whether a worker has had its time; ask from the moment on that it was asked.
 
         A step is not left half done, and with state on drives its updates take minutes. So the
@@ -57,8 +57,11 @@ class Patience:
         Args:
             run_folder: its own.
             waited_seconds: since it was asked to leave.
+            unwanted: nobody needs the step that it is at; only a checkpoint under way is waited for.
         """
-        quiet = min(waited_seconds, self._quiet_seconds(run_folder))
+        quiet = waited_seconds
+        if not unwanted:
+            quiet = min(quiet, self._quiet_seconds(run_folder))
         if quiet <= self._stop_seconds:
             return False
         if quiet > _MOST * self._stop_seconds:

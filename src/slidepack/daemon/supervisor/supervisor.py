@@ -269,7 +269,9 @@ class Supervisor:
         waited = self._patience.waited(
             folder, worker.leave_seconds(), self._packs.is_ready(attempt)
         )
-        if self._patience.is_over(folder, waited):
+        # A lane's worker has others to think of.
+        unwanted = job.wanted == "cancel" and attempt.pack_id is None
+        if self._patience.is_over(folder, waited, unwanted=unwanted):
             logger.warning(
                 "Job %d: its worker %d did not leave within %g s and is killed.",
                 job.id,
