@@ -57,7 +57,7 @@ class Patience:
         Args:
             run_folder: its own.
             waited_seconds: since it was asked to leave.
-            unwanted: nobody needs the step that it is at; only a checkpoint under way is waited for.
+            unwanted: nobody needs its step; only a checkpoint under way is waited for.
         """
         quiet = waited_seconds
         if not unwanted:
