@@ -104,11 +104,13 @@ def read_night(
         since,
         until,
     )
-    queue = "FROM jobs WHERE state = 'queued' AND ended_at IS NULL"
+    # Without the hint, SQLite sorts the whole queue.
     head = database.query(
-        f"SELECT id, name {queue} ORDER BY priority DESC, position LIMIT ?", _NEXT_SHOWN
+        "SELECT id, name FROM jobs INDEXED BY jobs_waiting WHERE state = 'queued' "
+        "AND ended_at IS NULL ORDER BY priority DESC, position LIMIT ?",
+        _NEXT_SHOWN,
     )
-    counted = database.one(f"SELECT COUNT(*) AS number {queue}")
+    counted = database.one("SELECT COUNT(*) AS number FROM jobs WHERE state = 'queued'")
     assert counted is not None
     return Night(
         since=since,
@@ -151,10 +153,9 @@ def _failed(row: dict[str, Any]) -> FailedJob:
 def _open(database: Database, since: float, until: float) -> tuple[OpenJob, ...]:
     rows = database.query(
         "SELECT id, name, state, step, total_steps, eta_seconds, reason FROM jobs "
-        "WHERE ended_at IS NULL AND EXISTS (SELECT 1 FROM attempts WHERE job_id = id "
-        "AND attempts.started_at < ? AND COALESCE(attempts.ended_at, ?) >= ?) "
+        "WHERE ended_at IS NULL AND id IN (SELECT job_id FROM attempts WHERE started_at < ? "
+        "AND (ended_at IS NULL OR ended_at >= ?)) "
         "ORDER BY priority DESC, position",
-        until,
         until,
         since,
     )
