@@ -118,6 +118,19 @@ def test_a_silent_connection_ends_and_what_it_sent_is_kept(tmp_path: Path) -> No
     assert not drafts.folder(draft.id).exists()
 
 
+def test_a_draft_that_is_being_made_is_not_cleaned_up(tmp_path: Path) -> None:
+    drafts = Drafts(tmp_path, 0)
+    # So it looks between its folder and its record.
+    making = drafts.folder("0123456789abcdef")
+    making.mkdir()
+    now = making.stat().st_mtime
+    drafts.expire(now)
+    assert making.is_dir()
+    # Its daemon was killed just then.
+    drafts.expire(now + 120)
+    assert not making.exists()
+
+
 def test_a_program_that_pipes_its_output_may_take_its_time(tmp_path: Path) -> None:
     drafts = Drafts(tmp_path, 0, idle_seconds=0.0)
     draft = _draft(drafts, None)

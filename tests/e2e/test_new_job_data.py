@@ -252,6 +252,7 @@ def test_each_way_to_train_says_when_to_take_it(open_visitor: OpenVisitor, studi
     ):
         radio = page.locator(f"#pick-{studio.model_id}-{way}")
         expect(radio).to_have_accessible_description(re.compile(words))
-    usual = page.locator(".way", has_text="usual choice")
+    ways = page.get_by_role("group").filter(has=page.locator(f"#pick-{studio.model_id}-lora"))
+    usual = ways.locator(".way", has_text="usual choice")
     expect(usual).to_have_count(1)
     expect(usual.locator("strong")).to_have_text("LoRA")

@@ -33,6 +33,7 @@ MAX_FILES: Final = 200
 KEPT_SECONDS: Final = 86_400.0
 IDLE_SECONDS: Final = 60.0
 """For so long a connection may send nothing; one that vanished without a word never does."""
+_MAKING_SECONDS: Final = 60.0
 _BUFFER_BYTES: Final = 4 << 20
 _NAME_CHARACTERS: Final = 200
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -176,9 +177,13 @@ class Drafts:
         draft_id = secrets.token_hex(8)
         with self._disk():
             self.folder(draft_id).mkdir(mode=0o700)
-            for path in self._paths_of(draft_id, record):
-                path.touch()
-            self._write(draft_id, record)
+            try:
+                for path in self._paths_of(draft_id, record):
+                    path.touch()
+                self._write(draft_id, record)
+            except BaseException:
+                self.discard(draft_id)
+                raise
         return self.get(draft_id)
 
     def get(self, draft_id: str) -> Draft:
@@ -276,7 +281,9 @@ class Drafts:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-                if newest < now - KEPT_SECONDS or not (folder / _RECORD).is_file():
+                # Without a record it is being made this moment, or its daemon was killed then.
+                kept = KEPT_SECONDS if (folder / _RECORD).is_file() else _MAKING_SECONDS
+                if newest < now - kept:
                     _remove(folder)
 
     def require_room(self, wanted_bytes: int) -> None:
