@@ -22,6 +22,8 @@ _VIEWS = [
 
 def look(page: Page, name: str) -> None:
     """Check that nothing is wider than the window and keep a picture."""
+    # A page has its address before it has its styles.
+    page.wait_for_load_state()
     assert too_wide(page) == [], name
     _SCREENS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=_SCREENS / f"{name}.png", full_page=True)
@@ -56,6 +58,15 @@ def test_pages_fit_their_window(
     visitor.go(f"/jobs/{failed_job}")
     expect(page.locator("#status .error")).to_be_visible()
     look(page, f"job-failed-{view}")
+
+
+def test_the_name_of_the_page_is_in_sight_on_a_telephone(
+    open_visitor: OpenVisitor, studio: Studio
+) -> None:
+    visitor = open_visitor(studio.daemon, viewport={"width": 390, "height": 844})
+    for path, name in (("/doctor", "Doctor"), ("/models", "Models"), ("/", "Home")):
+        here = visitor.go(path).get_by_role("navigation").get_by_role("link", name=name)
+        expect(here).to_be_in_viewport(ratio=0.9)
 
 
 def test_empty_pages_say_what_to_do(daemon: DaemonProcess, open_visitor: OpenVisitor) -> None:

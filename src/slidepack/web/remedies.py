@@ -69,7 +69,7 @@ REMEDIES: Final[dict[str, tuple[Remedy, ...]]] = {
     "DATA-NOT-FOUND": _to("Open the datasets", "/datasets"),
     "DATA-UPLOAD-CUT": _to("Upload it again", "/new"),
     "DATA-PATH-REFUSED": _to("Upload it instead", "/new"),
-    "DATA-IN-USE": _QUEUE,
+    "DATA-IN-USE": (*_to("Open the datasets", "/datasets"), *_QUEUE),
     **dict.fromkeys(
         (
             *("MODEL-NOT-FOUND", "MODEL-NOT-A-MODEL", "MODEL-UNSUPPORTED", "MODEL-PICKLE"),
