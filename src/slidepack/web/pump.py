@@ -207,7 +207,7 @@ class Pump:
             for number in before.keys() | signs.keys()
             if before.get(number) != signs.get(number)
         }
-        states = dict(self._jobs.states_of(differ)) if differ else {}
+        states: dict[int, str] = dict(self._jobs.states_of(differ)) if differ else {}
         self._signs = signs
         return states
 
