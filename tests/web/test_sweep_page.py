@@ -119,7 +119,7 @@ def test_rungs_tell_who_was_judged_and_who_ended(shop: SweepShop) -> None:
     queued = shop.add(
         grid={"lr": [1e-4, 2e-4, 3e-4, 4e-4]}, halving=Halving(first_samples=8, eta=2)
     )
-    assert "Members are judged first after 8 samples" in _render(
+    assert "The first round ends after 8 rows of each member" in _render(
         "parts/sweep_plots.html", _view(shop, queued.sweep_id)
     )
     went_on = [
