@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve service doctor check test test-full test-gpu fix browser clean
+.PHONY: help demo serve service doctor check test test-full test-thorough test-gpu fix browser clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,8 +39,12 @@ check: $(VENV)/.dev ## Lint, types, import rules
 test: check browser ## All checks and all tests but the long fault suites
 	$(PYTEST) -m "not full"
 
+# They wait for processes more than the others do, so a third process finds time.
 test-full: $(VENV)/.dev browser ## The long fault suites
-	$(PYTEST) -m "full and not gpu"
+	$(PYTEST) --numprocesses 3 -m "full and not thorough and not gpu"
+
+test-thorough: $(VENV)/.dev browser ## What takes minutes of a real model, and the other targets
+	$(PYTEST) -m "thorough and not gpu"
 
 test-gpu: $(VENV)/.dev ## The tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from support.daemons import DaemonProcess
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.thorough]
 
 GUIDE: Final = Path(__file__).resolve().parents[2] / "docs" / "guides" / "csv-to-ollama.md"
 _MINUTES: Final = 10

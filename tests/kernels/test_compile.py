@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.kernel_builds import (
+    ALIKE,
     QUICK,
     TARGETS,
     Build,
@@ -192,13 +193,17 @@ def _lane_builds() -> list[Build]:
 BUILDS: list[Callable[[GPUTarget], list[Build]]] = [_norms, _elementwise, _rest, lora_builds]
 
 
+def _marks(target: GPUTarget) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.full, *([pytest.mark.thorough] if target.arch in ALIKE else [])]
+
+
 def _parameters() -> list[Any]:
     return [
         pytest.param(
             build,
             target,
             id=f"{build.name}-{target.arch}",
-            marks=[] if target.arch in QUICK and not build.slow else [pytest.mark.full],
+            marks=_marks(target) if target.arch not in QUICK or build.slow else [],
         )
         for make in BUILDS
         for target in TARGETS
@@ -213,11 +218,10 @@ def test_compiles_and_fits(build: Build, target: GPUTarget) -> None:
     assert compiled.metadata.shared <= promised_bytes(target)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("build", "target"),
     [
-        pytest.param(build, target, id=f"{build.name}-{target.arch}")
+        pytest.param(build, target, id=f"{build.name}-{target.arch}", marks=_marks(target))
         for target in TARGETS
         for build in lora_builds_in_fp32(target)
     ],

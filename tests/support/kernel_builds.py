@@ -26,6 +26,8 @@ TARGETS: Final = [
 ]
 QUICK: Final = {90, "gfx1100"}
 """Compiled in every run; the others in the long one."""
+ALIKE: Final = {89}
+"""It has the limits of 86, and what that can do besides."""
 _SHARED_KIB: Final = {80: 163, 86: 99, 89: 99, 90: 227, 120: 99}
 """Shared memory that one program may take (CUDA programming guide, table of capabilities)."""
 _SHARED_KIB_AMD: Final = 64

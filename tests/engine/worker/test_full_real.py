@@ -26,7 +26,7 @@ from slidepack.engine.worker.full_trainee import load_full
 from slidepack.engine.worker.order import rows_of_step
 
 # Six steps of every weight, twice, take minutes on a slow machine.
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.thorough, pytest.mark.timeout(900)]
 DATA = Path(__file__).resolve().parents[3] / "src/slidepack/cli/demo_data/train.jsonl"
 STEPS: Final = 6
 Curve = list[tuple[float, float, float]]

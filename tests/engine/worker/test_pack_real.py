@@ -35,7 +35,7 @@ from slidepack.engine.worker.base import open_base
 from slidepack.engine.worker.lane_file import load_lane
 
 # Eight lanes of a real model, twice, take minutes on a slow machine.
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.full, pytest.mark.thorough, pytest.mark.timeout(1500)]
 DATA = Path(__file__).resolve().parents[3] / "src/slidepack/cli/demo_data/train.jsonl"
 STEPS: Final = 6
 MACHINE = Machine(
