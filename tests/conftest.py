@@ -38,8 +38,15 @@ _LONG_FIRST = (
 """Of two processes, neither is to begin one of these when the other has nothing left to do."""
 
 
+_LONG_SECONDS = 900
+"""For a test of the long suites that names no limit: a slow machine takes twice as long."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take minutes; all others keep their order."""
+    for item in items:
+        if item.get_closest_marker("full") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG_SECONDS))
     folder = Path(__file__).parent
     ranks = {folder / name: rank for rank, name in enumerate(_LONG_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))

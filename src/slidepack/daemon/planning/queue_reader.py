@@ -91,7 +91,9 @@ class QueueReader:
             held=self._held(),
         )
         found = [] if isinstance(devices, Waiting) else devices
-        records = [*self._jobs.live(), *self._jobs.queued()]
+        # Read one after the other: a job whose worker dies in between is in both.
+        both = (*self._jobs.live(), *self._jobs.queued())
+        records = list({job.id: job for job in both}.values())
         self._forget_all_but({job.id for job in records})
         states = self._jobs.states_of(earlier for job in records for earlier in job.after)
         jobs: list[PlannedJob] = []
