@@ -219,11 +219,13 @@ class Sweeps:
         """Queue what is new among members; the caller's transaction holds all of them."""
         known = {_nameless(spec): job_id for job_id, spec in self._store.specs(sweep_id).items()}
         before = len(known)
+        keys = [_nameless(spec) for spec in specs]
+        if not known.keys() >= set(keys):
+            # They share their model and their data.
+            self._catalogue.require_inputs(specs[0])
         jobs = []
-        for spec in specs:
-            key = _nameless(spec)
+        for key, spec in zip(keys, specs, strict=True):
             if key not in known:
-                self._catalogue.require_inputs(spec)
                 known[key] = self._jobs.add(spec, now, timing, sweep_id=sweep_id).id
             jobs.append(known[key])
         if len(known) > MAX_MEMBERS:

@@ -1,6 +1,7 @@
 // The part "Use it": it listens for changes only while an export is being made; and it copies
 // commands.
 
+import { copyText } from "./copy.js";
 import { listen } from "./events.js";
 import { indicate, refreshSoon } from "./live.js";
 
@@ -34,15 +35,9 @@ document.addEventListener("htmx:afterSettle", (event) => {
 part.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const source = button.closest(".command").querySelector("pre");
-  try {
-    await navigator.clipboard.writeText(source.textContent);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
-  } catch {
-    // Without TLS the clipboard is closed to pages of other machines: marked, it can be copied.
-    getSelection().selectAllChildren(source);
-  }
+  if (!(await copyText(button.closest(".command").querySelector("pre")))) return;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = "Copy"), COPIED_MS);
 });
 
 follow();

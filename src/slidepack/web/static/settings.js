@@ -1,6 +1,7 @@
 // The settings page: how good a new password is, the copy button, and where the focus goes after
 // a part of the page was shown anew.
 
+import { copyText } from "./copy.js";
 import "./live.js";
 
 const LONG = 16;
@@ -28,14 +29,7 @@ document.addEventListener("input", (event) => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const source = document.querySelector(button.dataset.copy);
-  try {
-    await navigator.clipboard.writeText(source.textContent);
-    button.textContent = "Copied";
-  } catch {
-    // Without TLS the clipboard is closed to pages of other machines: marked, it can be copied.
-    getSelection().selectAllChildren(source);
-  }
+  if (await copyText(document.querySelector(button.dataset.copy))) button.textContent = "Copied";
 });
 
 // What had the focus is gone with the part that was replaced.
