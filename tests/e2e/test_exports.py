@@ -4,6 +4,8 @@ import pytest
 from e2e.browsing import OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import expect
+from support.exporting import EXPORTER
+from support.held import child, held
 
 _LONG = 120_000
 
@@ -23,8 +25,9 @@ def test_a_result_is_exported_used_and_deleted(
     expect(page.locator("#live")).to_be_hidden()
     make.click()
     # It comes without a reload: what it does, and then what it has become.
-    expect(part.get_by_role("button", name="Cancel Adapter (PEFT)")).to_be_visible()
-    expect(part.get_by_role("progressbar")).to_be_visible()
+    with held(child(studio.daemon, EXPORTER)):
+        expect(part.get_by_role("button", name="Cancel Adapter (PEFT)")).to_be_visible()
+        expect(part.get_by_role("progressbar")).to_be_visible()
     download = part.get_by_role("link", name="Download Adapter (PEFT)")
     expect(download).to_be_visible(timeout=_LONG)
     expect(part.locator("li").first).to_contain_text("Read back by peft and compared")
@@ -54,7 +57,8 @@ def test_an_export_that_runs_is_cancelled(
     page = open_visitor(studio.daemon).go(f"/jobs/{completed_job}")
     part = page.locator("#exports")
     part.get_by_role("button", name="Make Merged model (safetensors)").click()
-    part.get_by_role("button", name="Cancel Merged model (safetensors)").click()
+    with held(child(studio.daemon, EXPORTER)):
+        part.get_by_role("button", name="Cancel Merged model (safetensors)").click()
     expect(part.get_by_role("button", name="Make Merged model (safetensors)")).to_be_visible(
         timeout=30_000
     )

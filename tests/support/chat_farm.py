@@ -7,6 +7,9 @@ from pathlib import Path
 from support.daemons import DaemonProcess
 from support.queueing import Farm, make_farm
 
+CHAT = "slidepack.engine.chat"
+"""The module that a chat's process runs."""
+
 
 @contextmanager
 def chat_farm(model: Path, folder: Path) -> Iterator[Farm]:

@@ -13,6 +13,9 @@ from support.daemons import DaemonProcess
 from support.stores import Stores
 from support.waiting import wait_until
 
+EXPORTER = "slidepack.engine.export"
+"""The module that an export's process runs."""
+
 ENDED = ("done", "failed", "cancelled")
 
 
@@ -34,7 +37,7 @@ def exporters(home: Path) -> list[psutil.Process]:
             command = process.cmdline()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if "slidepack.engine.export" in command and command[-1].startswith(str(home)):
+        if EXPORTER in command and command[-1].startswith(str(home)):
             found.append(process)
     return found
 

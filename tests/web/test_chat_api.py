@@ -1,6 +1,7 @@
 """The chat's routes: sessions, answers that stream, stopping, and who may ask."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import httpx
 import msgspec
 import psutil
 import pytest
-from support.chat_farm import chat_farm
+from support.chat_farm import CHAT, chat_farm
+from support.held import child, held
 from support.queueing import Farm
 from support.waiting import wait_until
 
@@ -100,30 +102,39 @@ def test_two_voices_stream_at_once_and_a_seed_repeats_them(
     assert view["voices"][1]["mean_difference"] > 0
 
 
-def test_the_tokens_come_while_the_answer_is_made_and_it_can_be_stopped(
-    farm: Farm, client: httpx.Client
-) -> None:
-    session = _open(farm)
+@contextmanager
+def _asked_of_a_held_chat(
+    farm: Farm, client: httpx.Client, session: str
+) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield the path of an ask that has begun, and its further lines; no token is made yet.
+
+    A tiny model would be done before a second request comes.
+    """
     path = f"/api/v1/chat/sessions/{session}/asks"
-    body = _ASK | {"max_tokens": 200, "sampling": {"temperature": 3.0}}
-    seen: list[str] = []
-    text = ""
-    with client.stream("POST", path, json=body) as response:
-        for line in response.iter_lines():
-            text += f"{line}\n"
-            seen.append(line)
-            if line == "event: token" and seen.count(line) == 1:
-                (asked, *_) = _events(text)
-                assert client.delete(f"{path}/{asked[1]['id']}").status_code == 204
-    ends = [data for name, data in _events(text) if name == "done"]
+    with (
+        held(child(farm.daemon, CHAT)),
+        client.stream("POST", path, json=_ASK | {"max_tokens": 200}) as response,
+    ):
+        lines = response.iter_lines()
+        asked = next(line for line in lines if line.startswith("data: "))
+        yield f"{path}/{msgspec.json.decode(asked.removeprefix('data: '))['id']}", lines
+
+
+def test_an_answer_can_be_stopped(farm: Farm, client: httpx.Client) -> None:
+    session = _open(farm)
+    chat = child(farm.daemon, CHAT)
+    with _asked_of_a_held_chat(farm, client, session) as (path, lines):
+        assert client.delete(path).status_code == 204
+        chat.resume()
+        events = _events("\n".join(lines))
+    ends = [data for name, data in events if name == "done"]
     assert [end["finish_reason"] for end in ends] == ["stopped", "stopped"]
 
 
 def test_who_goes_away_ends_the_answer(farm: Farm, client: httpx.Client) -> None:
     session = _open(farm)
-    body = _ASK | {"max_tokens": 200, "sampling": {"temperature": 3.0}}
-    with client.stream("POST", f"/api/v1/chat/sessions/{session}/asks", json=body) as response:
-        next(line for line in response.iter_lines() if line == "event: token")
+    with _asked_of_a_held_chat(farm, client, session):
+        assert _session(farm, session)["answering"] == 1
     wait_until(lambda: _session(farm, session)["answering"] == 0, what="the answer has ended")
 
 
