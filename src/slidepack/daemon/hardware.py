@@ -19,9 +19,9 @@ from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport, probe_hardware, settle
 from slidepack.daemon.probe.software import (
     SoftwareInfo,
+    SoftwareProbe,
     TorchBuild,
     TorchDevice,
-    read_software,
     torch_report_command,
 )
 from slidepack.daemon.probe.tier import Tier
@@ -56,6 +56,7 @@ class HardwareMonitor:
         self._wears = wears
         self._device = device
         self._data_dir = data_dir
+        self._probe = SoftwareProbe(torch_report_command())
         self._lock = threading.Lock()
         self._probed_at = float("-inf")
         self._fast: HardwareReport | None = None
@@ -83,13 +84,17 @@ class HardwareMonitor:
 
     def _probe_software(self) -> None:
         try:
-            found: SoftwareInfo | ProbeProblem = read_software(torch_report_command())
+            found: SoftwareInfo | ProbeProblem = self._probe.ask()
         except ProbeFailure as failure:
             found = ProbeProblem(
                 item="software", what=failure.what, why=failure.why, fix=failure.fix
             )
         with self._lock:
             self._software = found
+
+    def stop(self) -> None:
+        """Wait for torch's answer no longer, from any thread."""
+        self._probe.stop()
 
     def forget_software(self) -> None:
         """Ask torch anew at the next look: a card may have been lost, as in a sleep."""

@@ -250,6 +250,7 @@ class Service:
             self.chats.stop()
             self.supervisor.shut_down()
         finally:
+            self.hardware.stop()
             self.replanner.stop()
             self.guard.stop()
             self._clock.shutdown(wait=True)

@@ -1,10 +1,15 @@
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
+from support.waiting import wait_until
 
 from slidepack.daemon.probe.problem import ProbeFailure
-from slidepack.daemon.probe.software import read_software, torch_report_command
+from slidepack.daemon.probe.software import SoftwareProbe, torch_report_command
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -12,7 +17,7 @@ def python(code: str) -> tuple[str, ...]:
 
 
 def test_the_real_child_is_read() -> None:
-    software = read_software(torch_report_command())
+    software = SoftwareProbe(torch_report_command()).ask()
     assert software.python.startswith("3.")
     assert software.torch.build in ("cpu", "cuda", "rocm")
     assert software.torch.version
@@ -34,14 +39,14 @@ def test_the_real_child_is_read() -> None:
 def test_a_child_that_fails_gives_its_reason(code: str, why: str) -> None:
     limit = 0.5 if "sleep" in code else 30
     with pytest.raises(ProbeFailure) as failure:
-        read_software(python(code), timeout_seconds=limit)
+        SoftwareProbe(python(code), timeout_seconds=limit).ask()
     assert why in failure.value.why
     assert failure.value.fix
 
 
 def test_a_python_that_is_not_there_gives_its_reason(tmp_path: Path) -> None:
     with pytest.raises(ProbeFailure) as failure:
-        read_software((str(tmp_path / "python"),))
+        SoftwareProbe((str(tmp_path / "python"),)).ask()
     assert "could not be started" in failure.value.why
 
 
@@ -50,4 +55,55 @@ def test_what_libraries_print_before_the_report_is_passed_over() -> None:
         "import runpy; print('loading'); "
         "runpy.run_module('slidepack.engine.torch_report', run_name='__main__')"
     )
-    assert read_software(python(noisy)).torch.version
+    assert SoftwareProbe(python(noisy)).ask().torch.version
+
+
+def _seconds(probe: SoftwareProbe) -> float:
+    began = time.monotonic()
+    with pytest.raises(ProbeFailure):
+        probe.ask()
+    return time.monotonic() - began
+
+
+def test_who_stops_does_not_wait_for_an_answer() -> None:
+    probe = SoftwareProbe(python("import time; time.sleep(600)"))
+    stopping = threading.Timer(0.5, probe.stop)
+    stopping.start()
+    assert _seconds(probe) < 60
+    stopping.join()
+
+
+_TELLS_AND_HANGS = (
+    "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()} '); time.sleep(600)"
+)
+
+
+def _pids(path: Path) -> list[int]:
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def test_what_the_child_started_holds_nobody_up(tmp_path: Path) -> None:
+    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    told = tmp_path / "pids"
+    command = (*python(outer), _TELLS_AND_HANGS, str(told))
+    assert _seconds(SoftwareProbe(command, timeout_seconds=2)) < 60
+    (left,) = _pids(told)
+    psutil.Process(left).kill()
+
+
+def test_a_child_that_nobody_can_end_is_not_joined_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that a hung driver holds: a night would gather hundreds of them."""
+    told = tmp_path / "pids"
+    probe = SoftwareProbe((*python(_TELLS_AND_HANGS), str(told)), timeout_seconds=2)
+    with monkeypatch.context() as hung:
+        hung.setattr(subprocess.Popen, "kill", lambda _child: None)
+        _seconds(probe)
+    (first,) = _pids(told)
+    with pytest.raises(ProbeFailure) as failure:
+        probe.ask()
+    assert "cannot be ended" in failure.value.why
+    assert _pids(told) == [first]
+    psutil.Process(first).kill()
+    wait_until(lambda: _seconds(probe) and len(_pids(told)) == 2, what="it is asked anew")

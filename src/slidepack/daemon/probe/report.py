@@ -17,7 +17,7 @@ from slidepack.daemon.probe.gpu import Gpu
 from slidepack.daemon.probe.memory import MemoryInfo, read_memory
 from slidepack.daemon.probe.nvidia import NvidiaInfo, Nvml, read_nvidia
 from slidepack.daemon.probe.problem import ProbeFailure, ProbeProblem
-from slidepack.daemon.probe.software import SoftwareInfo, read_software, torch_report_command
+from slidepack.daemon.probe.software import SoftwareInfo, SoftwareProbe, torch_report_command
 from slidepack.daemon.probe.tier import Tier
 from slidepack.daemon.probe.wsl import WslInfo, read_wsl
 
@@ -86,7 +86,7 @@ def probe_hardware(
         memory=settle("memory", lambda: read_memory(root)),
         drives=settle("drives", lambda: read_drives(root, data_dir, home)),
         wsl=settle("wsl", lambda: read_wsl(root)),
-        software=settle("software", lambda: read_software(command)) if software else None,
+        software=settle("software", SoftwareProbe(command).ask) if software else None,
     )
 
 
