@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from slidepack.daemon.paths import disk_error
+from slidepack.daemon.upload_turns import Sender, Turns, file_size
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import write_atomic
 from slidepack.engine.data.rows import clip
@@ -91,46 +92,6 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
 
 
-class _Sender:
-    """A connection that sends a file. Only the event loop touches it."""
-
-    def __init__(self, stream: AsyncIterator[bytes], idle_seconds: float | None) -> None:
-        """Wrap what comes of it; None waits for its bytes as long as they take."""
-        self._stream = stream
-        self._idle_seconds = idle_seconds
-        self._waiting: asyncio.Timeout | None = None
-        self.replaced = False
-        self.gone = asyncio.Event()
-        """It will write nothing any more."""
-
-    async def next(self) -> bytes | None:
-        """Return what came next, or None at the end.
-
-        Raises:
-            SlidepackError: DATA-IN-USE once it is replaced, DATA-UPLOAD-CUT where nothing comes.
-        """
-        chunk = None
-        if not self.replaced:
-            try:
-                async with asyncio.timeout(self._idle_seconds) as self._waiting:
-                    chunk = await anext(self._stream, None)
-            except TimeoutError as error:
-                if not self.replaced:
-                    raise _silent(self._idle_seconds) from error
-            finally:
-                self._waiting = None
-        if self.replaced:
-            raise _taken_over()
-        return chunk
-
-    async def replace(self) -> None:
-        """End it, and return once it can write nothing more."""
-        self.replaced = True
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(asyncio.get_running_loop().time())
-        await self.gone.wait()
-
-
 class Drafts:
     """The folders of all drafts. The event loop receives; any thread may ask for the rest."""
 
@@ -141,7 +102,7 @@ class Drafts:
         self._folder = folder
         self._floor_bytes = floor_bytes
         self._idle_seconds = idle_seconds
-        self._receiving: dict[tuple[str, int], _Sender] = {}
+        self._turns = Turns()
 
     def create(self, files: Sequence[AnnouncedFile], *, linked: bool = False) -> Draft:
         """Make a draft, in which no file has come yet.
@@ -197,7 +158,7 @@ class Drafts:
         return Draft(
             id=draft_id,
             files=tuple(
-                DraftFile(name=file.name, bytes=file.bytes, received=_size(path), given=given)
+                DraftFile(name=file.name, bytes=file.bytes, received=file_size(path), given=given)
                 for file, path, given in zip(record.files, paths, record.given, strict=True)
             ),
         )
@@ -247,8 +208,8 @@ class Drafts:
         path = self._paths_of(draft_id, record)[number]
         announced = record.files[number]
         # Where no size is known, it comes from a program, which may think for minutes.
-        sender = _Sender(stream, None if announced.bytes is None else self._idle_seconds)
-        async with self._turn((draft_id, number), sender, path, offset):
+        sender = Sender(stream, None if announced.bytes is None else self._idle_seconds)
+        async with self._turns.take((draft_id, number), sender, path, offset):
             await self._append(path, offset, announced, sender)
         return self.get(draft_id)
 
@@ -261,7 +222,7 @@ class Drafts:
         record = self._read(draft_id)
         paths = self._paths_of(draft_id, record)
         known = tuple(
-            msgspec.structs.replace(file, bytes=_size(path)) if file.bytes is None else file
+            msgspec.structs.replace(file, bytes=file_size(path)) if file.bytes is None else file
             for file, path in zip(record.files, paths, strict=True)
         )
         with self._disk():
@@ -277,7 +238,7 @@ class Drafts:
             if not _ID.fullmatch(folder.name):
                 _remove(folder)
                 continue
-            if any(draft_id == folder.name for draft_id, _ in tuple(self._receiving)):
+            if folder.name in self._turns.receiving():
                 continue
             with contextlib.suppress(FileNotFoundError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
@@ -303,26 +264,8 @@ class Drafts:
             fix="Free some space, or move the data directory with SLIDEPACK_HOME.",
         )
 
-    @contextlib.asynccontextmanager
-    async def _turn(
-        self, key: tuple[str, int], sender: _Sender, path: Path, offset: int
-    ) -> AsyncIterator[None]:
-        """Let only this connection send a file, from its present end on."""
-        # Who is wrong about the end of the file ends nobody.
-        _require_end(path, offset)
-        while (older := self._receiving.get(key)) is not None:
-            await older.replace()
-        self._receiving[key] = sender
-        try:
-            # The older one may have been in the middle of writing.
-            _require_end(path, offset)
-            yield
-        finally:
-            del self._receiving[key]
-            sender.gone.set()
-
     async def _append(
-        self, path: Path, offset: int, announced: AnnouncedFile, sender: _Sender
+        self, path: Path, offset: int, announced: AnnouncedFile, sender: Sender
     ) -> None:
         limit = announced.bytes
         buffer = bytearray()
@@ -392,23 +335,6 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _require_end(path: Path, offset: int) -> None:
-    if (there := _size(path)) != offset:
-        raise SlidepackError(
-            "DATA-UPLOAD-OFFSET",
-            "The upload does not go on from there.",
-            why=f"{there} bytes are here, and these begin at {offset}",
-            fix="Ask how far it is, and send what is missing.",
-        )
-
-
 def _write_all(file: io.FileIO, data: bytearray) -> None:
     """Write all of it: a file without a buffer may take a part at a time."""
     rest = memoryview(data)
@@ -440,24 +366,6 @@ def _unknown(draft_id: str) -> SlidepackError:
         "There is no such upload.",
         why=f"{clip(draft_id)}; what is not gone on with is deleted after a day",
         fix="Add the file again.",
-    )
-
-
-def _taken_over() -> SlidepackError:
-    return SlidepackError(
-        "DATA-IN-USE",
-        "This file is being sent by a newer connection.",
-        why="another tab, window or program goes on with the same upload",
-        fix="Leave it to that one, or drop the file again to send it from here.",
-    )
-
-
-def _silent(seconds: float | None) -> SlidepackError:
-    return SlidepackError(
-        "DATA-UPLOAD-CUT",
-        "The upload broke off.",
-        why=f"nothing came for {seconds:g} seconds",
-        fix="Drop the same file again: it goes on from there.",
     )
 
 
