@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.instance import InstanceLock
 from slidepack.daemon.passwords import SHORTEST, Passwords
@@ -19,8 +20,6 @@ from slidepack.daemon.store.documents import Documents
 from slidepack.engine.contract.errors import SlidepackError
 
 app = typer.Typer(help="Tokens with which scripts use the API.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def password(json_output: Json = False) -> None:

@@ -13,6 +13,7 @@ from slidepack.cli.bench_planner import planner
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.bench_sweep import sweep
 from slidepack.cli.bench_web import web
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 
 app = typer.Typer(help="Timings of the engine on this machine.", no_args_is_help=True)
@@ -31,7 +32,7 @@ def lora(
     rank: Annotated[int, typer.Option(min=1, help="LoRA rank.")] = 8,
     steps: Annotated[int, typer.Option(min=1, help="Steps timed, after three to warm up.")] = 20,
     device: Annotated[str, typer.Option(help="cpu or cuda:N; empty takes the GPU.")] = "",
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time LoRA steps of one lane with random weights."""
     options = {"shape": shape, "batch": batch, "seq": seq, "rank": rank, "steps": steps}
@@ -89,7 +90,7 @@ def slide(
         float | None, typer.Option(help="GB of memory that the process may have; a hard limit.")
     ] = None,
     device: Annotated[str | None, typer.Option(hidden=True)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time full fine-tuning by sliding layers against its ceiling, with random weights."""
     options = {
@@ -148,7 +149,7 @@ app.command("sweep")(sweep)
 
 @app.command("kernels")
 def kernels(
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time the fused operations against the GPU's limits, plain torch, torch.compile and Liger."""
     result = run_benchmark("kernels")
@@ -186,7 +187,7 @@ def tune(
     write: Annotated[
         bool, typer.Option("--write", help="Put the sizes into the tile table of this install.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Measure which program sizes are the fastest on this GPU; takes some two minutes."""
     result = run_benchmark("tune", *(("--write",) if write else ()))

@@ -15,6 +15,7 @@ import typer
 
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.demo_model import MODEL_NAME, fetch_demo_model
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.importer.contract import ImportFailed, ImportRequest, decode_line
@@ -39,7 +40,7 @@ def chat(
         int | None, typer.Option(min=1, help="Of torch on the CPU; all cores.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time answers of the chat engine, and of transformers and PEFT where they are installed."""
     if model is not None:

@@ -13,6 +13,7 @@ import typer
 from slidepack.cli.background import running_daemon
 from slidepack.cli.bench_jobs import add_ended, cpu_seconds, wait_until_settled
 from slidepack.cli.client import DaemonClient
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.store.database import Database
@@ -23,7 +24,7 @@ _REQUESTS: Final = 200
 def daemon(
     jobs: Annotated[int, typer.Option(min=0, help="Finished jobs in the database.")] = 10_000,
     seconds: Annotated[float, typer.Option(min=1.0, help="Time to watch it idle.")] = 30.0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time the daemon's start, its idling and its list of jobs, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="slidepack-bench-") as folder:

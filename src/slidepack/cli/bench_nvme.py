@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.bench_process import run_benchmark
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.paths import expand_user
 from slidepack.daemon.settings import data_home, folders, load_settings
@@ -32,7 +33,7 @@ def nvme(
         str, typer.Option(help="ring or kvikio; chosen as for a run if left out.")
     ] = "",
     device: Annotated[str | None, typer.Option(hidden=True)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time the tier of training state on drives against the bare drives; writes some 100 GB."""
     arguments = [f"--folder={path}" for path in _folders(folder or [])]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.bench_process import run_benchmark
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 
 __all__ = ["packed"]
@@ -57,7 +58,7 @@ def packed(
         bool, typer.Option("--no-ceiling", help="Without the base's ceiling.")
     ] = False,
     device: Annotated[str | None, typer.Option(hidden=True)] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time packed LoRA lanes against one by one, PEFT and the base's ceiling, random weights."""
     options = {

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -26,7 +27,7 @@ def planner(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few configurations, to see that it works.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Plan PLoRA's search space on one, eight and mixed devices; takes some two minutes."""
     result = _run("--seed", str(seed), *(("--quick",) if quick else ()))

@@ -12,6 +12,7 @@ from slidepack.cli.background import running_daemon
 from slidepack.cli.bench_process import run_benchmark
 from slidepack.cli.client import DaemonClient
 from slidepack.cli.models import add_and_wait
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table
 from slidepack.engine.contract.errors import SlidepackError
 
@@ -32,7 +33,7 @@ def sweep(
     probes: Annotated[int, typer.Option(min=0, max=2, help="How many of them.")] = 2,
     max_seq_len: Annotated[int, typer.Option(min=16, help="Longest row.")] = 512,
     batch_factor: Annotated[int, typer.Option(min=1, help="Times the batch sizes 1 and 2.")] = 1,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time a sweep of 24 members through a daemon of its own, and compare it with its plan."""
     with tempfile.TemporaryDirectory(prefix="slidepack-bench-") as folder:

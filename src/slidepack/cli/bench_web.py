@@ -20,6 +20,7 @@ from slidepack.cli.bench_web_home import BenchHome, fill, training_job
 from slidepack.cli.bench_web_listeners import listen
 from slidepack.cli.bench_web_requests import times_of, upload
 from slidepack.cli.client import DaemonClient
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.instance import read_address
 from slidepack.engine.contract.errors import SlidepackError
@@ -65,7 +66,7 @@ def web(
     seconds: Annotated[float, typer.Option(min=1.0, help="For which they listen.")] = 30.0,
     upload_gigabytes: Annotated[float, typer.Option(min=0.0, help="To send; 0: none.")] = 5.0,
     rounds: Annotated[int, typer.Option(min=1, help="Of each visit in Chromium.")] = 5,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Time the dashboard against its bars, with a daemon and a directory of its own."""
     sizes = _Sizes(

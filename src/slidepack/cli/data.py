@@ -11,6 +11,7 @@ import typer
 
 from slidepack.cli.data_model import ModelCheck, ModelOptions, check_with_model, print_model
 from slidepack.cli.fit import MethodName
+from slidepack.cli.options import Form, Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.reading import reading_bar
 from slidepack.engine.contract.errors import CATALOGUE
@@ -18,7 +19,6 @@ from slidepack.engine.contract.job import TooLong
 from slidepack.engine.data.check import judge_file
 from slidepack.engine.data.mapping import parse_columns
 from slidepack.engine.data.report import CheckOptions, DataReport
-from slidepack.engine.data.rows import FORMATS
 
 _NOT_YET: Final = 10
 """Exit status of a file that was read and with which no training would start, or not yet."""
@@ -34,9 +34,7 @@ def data() -> None:
 @app.command("check")
 def check(
     file: Annotated[Path, typer.Argument(help="Data file.")],
-    form: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected if left out.")
-    ] = None,
+    form: Form = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,7 +62,7 @@ def check(
     too_long: Annotated[
         TooLong, typer.Option(help="With --model: what becomes of longer rows.")
     ] = "drop",
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Check a data file: which rows can be used, and why the others cannot."""
     options = CheckOptions(

@@ -8,6 +8,7 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.export_process import run_export
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, say
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
@@ -52,7 +53,7 @@ def export(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Read it back and compare its logits.")
     ] = True,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Write a trained result for other programs, and check that it computes the same."""
     found = _of_job(int(job)) if job.isdecimal() else _of_folder(Path(job))

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 
 app = typer.Typer(help="Exports that the daemon keeps.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExportId = Annotated[int, typer.Argument(help="Id of an export.", metavar="EXPORT")]
 
 _MEGA: Final = 1e6

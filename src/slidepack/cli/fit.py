@@ -10,6 +10,7 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.fit_machine import DriveOptions, Host, describe_machine, measured_drives
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.paths import expand_user
 from slidepack.engine.bench_slide.shapes import SHAPES
@@ -122,7 +123,7 @@ def fit(
         bool, typer.Option("--ram-only", help="No training state on drives.")
     ] = False,
     clip: Annotated[float, typer.Option(min=0, help="Global gradient norm; 0 is none.")] = 1.0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say whether a training fits, how it would use the machine, and how fast it would be."""
     shape = find_shape(model)

@@ -11,17 +11,16 @@ from slidepack.cli.exports import form_of
 from slidepack.cli.jobs_continue import continue_job
 from slidepack.cli.jobs_judged import print_judgement
 from slidepack.cli.moments import parse_moment
+from slidepack.cli.options import After, At, By, Columns, Form, Json, Name, Priority, Prompts, Start
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.removal import show_removal
 from slidepack.engine.contract.job import TooLong
-from slidepack.engine.data.rows import FORMATS
 
 app = typer.Typer(help="The queue.", no_args_is_help=True)
 app.command("continue")(continue_job)
 
 _ANY: Final = "any"
 """No such time."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Value = typer.Option
 
 
@@ -32,12 +31,8 @@ def add(
     held_out: Annotated[
         Path | None, Value(help="Data file that is measured and never trained.")
     ] = None,
-    form: Annotated[
-        str | None, Value("--format", help=f"{', '.join(FORMATS)}; detected if left out.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None, Value("--map", help="ROLE=COLUMN, as in output=answer; repeatable.")
-    ] = None,
+    form: Form = None,
+    columns: Columns = None,
     allow_rejects: Annotated[
         bool, Value("--allow-rejects", help="Bear that many rows are left out.")
     ] = False,
@@ -45,7 +40,7 @@ def add(
         str | None, Value(help="Of plain text: document, paragraph or line.")
     ] = None,
     encoding: Annotated[str | None, Value(help="Of a text file; found out if not given.")] = None,
-    name: Annotated[str | None, Value(help="Display name.")] = None,
+    name: Name = None,
     method: Annotated[str | None, Value(help="lora or full (lora).")] = None,
     rank: Annotated[int | None, Value(help="LoRA rank (16).")] = None,
     alpha: Annotated[int | None, Value(help="LoRA alpha (32).")] = None,
@@ -59,24 +54,16 @@ def add(
     ] = None,
     epochs: Annotated[float | None, Value(help="Passes over the data (3).")] = None,
     steps: Annotated[int | None, Value(help="Steps; above 0 it replaces epochs.")] = None,
-    prompt: Annotated[
-        list[str] | None, Value(help="A question to answer before and after; repeatable.")
-    ] = None,
+    prompt: Prompts = None,
     judge_rows: Annotated[
         int | None, Value(help="Held-out rows to compare with the base by; 0 for none (32).")
     ] = None,
     seed: Annotated[int | None, Value(help="Seed of everything random (0).")] = None,
-    start: Annotated[
-        str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
-    ] = None,
-    at: Annotated[str | None, Value(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
-    by: Annotated[
-        str | None, Value(help="When it should be done: 07:00 or 2026-12-24T18:30.")
-    ] = None,
-    priority: Annotated[int | None, Value(help="Higher ones run first (0).")] = None,
-    after: Annotated[
-        list[int] | None, Value(help="Id of a job that must be completed first; repeatable.")
-    ] = None,
+    start: Start = None,
+    at: At = None,
+    by: By = None,
+    priority: Priority = None,
+    after: After = None,
     after_failure: Annotated[
         str | None, Value(help="Where that job fails: hold this one, or run it (hold).")
     ] = None,

@@ -8,9 +8,9 @@ import typer
 
 from slidepack.cli.client import DaemonClient, connect
 from slidepack.cli.moments import parse_moment
+from slidepack.cli.options import After, At, By, Columns, Form, Json, Name, Priority, Prompts, Start
 from slidepack.cli.output import print_json, say
 from slidepack.engine.contract.job import Schedule, TooLong
-from slidepack.engine.data.rows import FORMATS
 
 __all__ = ["continue_job"]
 
@@ -31,12 +31,8 @@ def continue_job(
     held_out: Annotated[
         str | None, Value(help="Data file, or number of a dataset, that is only measured.")
     ] = None,
-    form: Annotated[
-        str | None, Value("--format", help=f"{', '.join(FORMATS)}; detected if left out.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None, Value("--map", help="ROLE=COLUMN, as in output=answer; repeatable.")
-    ] = None,
+    form: Form = None,
+    columns: Columns = None,
     lr: Annotated[float | None, Value(help="Peak learning rate (the job's).")] = None,
     schedule: Annotated[Schedule | None, Value(help="A new one begins; of which shape.")] = None,
     no_warmup: Annotated[
@@ -52,22 +48,14 @@ def continue_job(
     weights_only: Annotated[
         bool, Value("--weights-only", help="Begin with fresh optimizer state.")
     ] = False,
-    prompt: Annotated[
-        list[str] | None, Value(help="A question to answer before and after; repeatable.")
-    ] = None,
-    name: Annotated[str | None, Value(help="Display name.")] = None,
-    start: Annotated[
-        str | None, Value(help="auto, now (windows do not bind it) or tonight (auto).")
-    ] = None,
-    at: Annotated[str | None, Value(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
-    by: Annotated[
-        str | None, Value(help="When it should be done: 07:00 or 2026-12-24T18:30.")
-    ] = None,
-    priority: Annotated[int | None, Value(help="Higher ones run first (0).")] = None,
-    after: Annotated[
-        list[int] | None, Value(help="Id of a job that must be completed first; repeatable.")
-    ] = None,
-    json_output: Annotated[bool, Value("--json", help="Print JSON.")] = False,
+    prompt: Prompts = None,
+    name: Name = None,
+    start: Start = None,
+    at: At = None,
+    by: By = None,
+    priority: Priority = None,
+    after: After = None,
+    json_output: Json = False,
 ) -> None:
     """Queue a job that begins with what an ended one left: its adapter or weights.
 

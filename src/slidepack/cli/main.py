@@ -28,6 +28,7 @@ from slidepack.cli.demo import run_demo
 from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.export import export
 from slidepack.cli.fit import fit
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, say
 from slidepack.cli.plan import plan
 from slidepack.cli.queue_end import queue_end
@@ -65,8 +66,6 @@ app.command()(plan)
 app.command()(train)
 app.command()(export)
 app.command()(chat)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 from rich.progress import Progress
 
 from slidepack.cli.client import DaemonClient, connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.removal import show_removal
 from slidepack.daemon.paths import expand_user
@@ -15,7 +16,6 @@ from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _POLL_SECONDS = 0.3
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.notices.settings import NoticeSettings
 from slidepack.engine.contract.errors import SlidepackError
 
 app = typer.Typer(help="Notifications: ntfy, Discord, mail and others.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _LISTED = 20
 

@@ -11,6 +11,7 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.gantt import clock, duration, gantt
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.planner.answer import Plan
 from slidepack.daemon.planning.report import PlanReport, ReportedJob
@@ -36,7 +37,7 @@ def plan(
             help="TOML file of devices, jobs and windows that would be; nothing of it is done.",
         ),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Say what runs where and when, and why the rest waits; takes up to ten seconds."""
     asked = None if what_if is None else read_what_if(what_if)

@@ -9,13 +9,13 @@ import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.moments import parse_duration, parse_moment
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.policy.rules import Policy
 from slidepack.engine.contract.errors import SlidepackError
 
 app = typer.Typer(help="When training gives the GPU back.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _WORDS: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from slidepack.cli.client import connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, say
 
 _WORDS = {
@@ -21,7 +22,7 @@ def queue_end(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Stay on, also in the last five minutes.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Choose what this machine does, once, when the queue is done."""
     if action is not None and cancel:

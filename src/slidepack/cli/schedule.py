@@ -6,14 +6,13 @@ import msgspec
 import typer
 
 from slidepack.cli.client import DaemonClient, connect
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.policy import print_state
 from slidepack.daemon.policy.rules import Window, format_days, parse_window
 from slidepack.engine.contract.errors import SlidepackError
 
 app = typer.Typer(help="The hours in which training may run.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("show")

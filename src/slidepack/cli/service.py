@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.paths import expand_user
 from slidepack.daemon.system.service_unit import Installed, ServiceStatus, ServiceUnit
@@ -13,7 +14,6 @@ from slidepack.daemon.system.systemctl import Manager
 
 app = typer.Typer(help="The daemon as a systemd service.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 System = Annotated[
     bool, typer.Option("--system", help="A service of the machine instead of one of yours.")
 ]

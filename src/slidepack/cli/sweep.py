@@ -11,6 +11,7 @@ import typer
 
 from slidepack.cli.client import DaemonClient, connect
 from slidepack.cli.moments import parse_moment
+from slidepack.cli.options import At, Columns, Form, Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.cli.sweep_file import check_members, read_plan
 from slidepack.cli.sweep_optuna import SweepStudy, make_study, optimise
@@ -18,21 +19,13 @@ from slidepack.daemon.sweeps.members import axes_of, shown_value
 from slidepack.daemon.sweeps.request import MAX_MEMBERS
 from slidepack.daemon.sweeps.results import Ranking
 from slidepack.engine.contract.errors import SlidepackError
-from slidepack.engine.data.rows import FORMATS
 
 app = typer.Typer(help="Many adapters, compared.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Data = Annotated[Path, typer.Argument(help="Data file.")]
 Model = Annotated[str, typer.Option(help="Id of a model (`slidepack models list`).")]
 HeldOut = Annotated[
     Path | None, typer.Option(help="Data file that members are chosen by, and never trained.")
-]
-Form = Annotated[
-    str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected if left out.")
-]
-Columns = Annotated[
-    list[str] | None, typer.Option("--map", help="ROLE=COLUMN, as in output=answer; repeatable.")
 ]
 AllowRejects = Annotated[
     bool, typer.Option("--allow-rejects", help="Bear that many rows are left out.")
@@ -58,7 +51,7 @@ def add(
     start: Annotated[
         str, typer.Option(help="auto, now (windows do not bind it) or tonight.")
     ] = "auto",
-    at: Annotated[str | None, typer.Option(help="Not before: 23:00 or 2026-12-24T18:30.")] = None,
+    at: At = None,
     by: Annotated[
         str | None, typer.Option(help="When all should be done: 07:00 or 2026-12-24T18:30.")
     ] = None,
