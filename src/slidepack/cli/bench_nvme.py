@@ -32,6 +32,12 @@ def nvme(
     transport: Annotated[
         str, typer.Option(help="ring or kvikio; chosen as for a run if left out.")
     ] = "",
+    deepspeed: Annotated[
+        bool,
+        typer.Option(
+            "--deepspeed", help="Time DeepSpeed's drive engine too; it must be installed."
+        ),
+    ] = False,
     device: Annotated[str | None, typer.Option(hidden=True)] = None,
     json_output: Json = False,
 ) -> None:
@@ -46,11 +52,13 @@ def nvme(
         "device": device,
     }
     arguments += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    result = run_benchmark("nvme", *arguments)
+    result = run_benchmark("nvme", *arguments, *(["--deepspeed"] if deepspeed else []))
     if json_output:
         print_json(result)
         return
     print_table(("", "bare drives", "the tier", "share"), _rows(result))
+    if deepspeed:
+        _show_deepspeed(result["deepspeed"])
     say(_overlap(result["overlap"]))
     say(f"{result['transport']}: {result['reason']}; in {' and '.join(result['folders'])}.")
 
@@ -70,6 +78,19 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             f"{rate['tier_gb_s']:.2f} GB/s",
             f"{rate['share']:.0%}",
         )
+
+
+def _show_deepspeed(found: dict[str, Any]) -> None:
+    if "problem" in found:
+        say(f"DeepSpeed cannot be timed: {found['problem']}.")
+        return
+    rows = [
+        (f"{label}, {which}", f"{rate['gb_s']:.2f} GB/s", f"{rate['tier_times']:.2f} times")
+        for which in ("defaults", "tuned")
+        for name, label in _NAMES.items()
+        for rate in (found[which][name],)
+    ]
+    print_table((f"DeepSpeed {found['version']}", "its rate", "the tier's"), rows)
 
 
 def _overlap(found: dict[str, float]) -> str:

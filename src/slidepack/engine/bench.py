@@ -126,6 +126,7 @@ def _add_nvme(nvme: argparse.ArgumentParser) -> None:
     nvme.add_argument("--rounds", type=int, default=5)
     nvme.add_argument("--threads", type=int, default=THREADS)
     nvme.add_argument("--transport", default="")
+    nvme.add_argument("--deepspeed", action="store_true")
     nvme.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
 

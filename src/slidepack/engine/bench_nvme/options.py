@@ -27,6 +27,8 @@ class NvmeOptions:
     """ring or kvikio; empty chooses as a run does."""
     device: str
     """Whose work the transfers are hidden behind: `cpu`, or `cuda` as torch knows it."""
+    deepspeed: bool = False
+    """Whether DeepSpeed's drive engine moves the same files too."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -38,6 +40,8 @@ class NvmeOptions:
             raise ValueError(f"transport is {self.transport}; use ring or kvikio")
         if self.chunks < 4:
             raise ValueError("the files hold fewer than 4 chunks; take larger ones")
+        if self.deepspeed and len(self.folders) > 1:
+            raise ValueError("DeepSpeed knows one drive; name one folder")
 
     @property
     def chunk_bytes(self) -> int:

@@ -6,12 +6,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from slidepack.engine.bench_nvme.deepspeed import Swaps, aio_settings, open_deepspeed
 from slidepack.engine.bench_nvme.options import NvmeOptions
 from slidepack.engine.bench_nvme.raw import Raw
 from slidepack.engine.bench_nvme.tier import Stages, Work, tier_seconds, update_seconds
@@ -27,22 +28,41 @@ _LONG_ENOUGH: Final = 1.25
 hides."""
 
 
+_Way = Callable[[TierFile | None, TierFile | None], float]
+"""Reads one file and writes the other, whole, and returns the seconds; either may be None."""
+
+
 @dataclass(slots=True)
-class _Pair:
-    """Seconds of the bare drives and of the tier, round by round."""
+class _Rounds:
+    """Seconds of each way to move the same bytes, round by round."""
 
-    raw: list[float] = field(default_factory=list)
-    tier: list[float] = field(default_factory=list)
+    num_bytes: int
+    seconds: dict[str, list[float]]
 
-    def report(self, num_bytes: int) -> dict[str, Any]:
-        """Return GB/s, and the share that the tier reaches: the median of the rounds' shares."""
-        shares = [raw / tier for raw, tier in zip(self.raw, self.tier, strict=True)]
+    def gb_s(self, way: str) -> float:
+        """Return the median rate in 1e9 bytes a second."""
+        return self.num_bytes / statistics.median(self.seconds[way]) / 1e9
+
+    def share(self, way: str, of: str) -> float:
+        """Return which share of another's rate one reaches: the median of the rounds' shares."""
+        return statistics.median(self.shares(way, of))
+
+    def shares(self, way: str, of: str) -> list[float]:
+        """Return the shares round by round: what drives do changes from one minute to the next."""
+        return [other / own for own, other in zip(self.seconds[way], self.seconds[of], strict=True)]
+
+    def report(self) -> dict[str, Any]:
+        """Return the tier beside the bare drives."""
         return {
-            "raw_gb_s": num_bytes / statistics.median(self.raw) / 1e9,
-            "tier_gb_s": num_bytes / statistics.median(self.tier) / 1e9,
-            "share": statistics.median(shares),
-            "shares": shares,
+            "raw_gb_s": self.gb_s("raw"),
+            "tier_gb_s": self.gb_s("tier"),
+            "share": self.share("tier", "raw"),
+            "shares": self.shares("tier", "raw"),
         }
+
+    def beside(self, way: str) -> dict[str, float]:
+        """Return another way, and how many times as fast the tier is."""
+        return {"gb_s": self.gb_s(way), "tier_times": self.share("tier", way)}
 
 
 def bench_nvme(options: NvmeOptions) -> dict[str, Any]:
@@ -77,8 +97,13 @@ def bench_nvme(options: NvmeOptions) -> dict[str, Any]:
             pin=device.type == "cuda",
         )
         stack.callback(bare.slab.close)
+        ways: dict[str, _Way] = {
+            "tier": lambda source, target: tier_seconds(transport, stages, source, target),
+            "raw": bare.seconds,
+        }
+        theirs, deepspeed = _deepspeed(options, device, stack)
         try:
-            rates = _rates(options, bare, transport, stages, reads, writes)
+            rates = _rates(options, ways | theirs, reads, writes)
         except OSError as error:
             raise disk_error(error, "read or write", folders[0]) from error
         work = Work(device, options.chunk_bytes)
@@ -93,33 +118,43 @@ def bench_nvme(options: NvmeOptions) -> dict[str, Any]:
             "raw_request_bytes": options.raw_request_bytes,
             "threads": options.threads,
             "rounds": options.rounds,
-            **{name: pair.report(options.file_bytes) for name, pair in rates.items()},
+            **{name: rounds.report() for name, rounds in rates.items()},
+            "deepspeed": deepspeed
+            | {way: {name: rounds.beside(way) for name, rounds in rates.items()} for way in theirs},
             "overlap": overlap,
             "device": torch.cuda.get_device_name(device) if work.on_card else "cpu",
             "pinned": stages.slab.pinned,
         }
 
 
+def _deepspeed(
+    options: NvmeOptions, device: torch.device, stack: ExitStack
+) -> tuple[dict[str, _Way], dict[str, str]]:
+    """Return DeepSpeed's ways, none where it cannot be used, and what is to be said of it."""
+    if not options.deepspeed:
+        return {}, {"problem": "not asked for"}
+    found = open_deepspeed()
+    if isinstance(found, str):
+        return {}, {"problem": found}
+    ways: dict[str, _Way] = {}
+    for name, settings in aio_settings(options).items():
+        swaps = Swaps(found, settings, options.file_bytes, pin=device.type == "cuda")
+        stack.callback(swaps.slab.close)
+        ways[name] = swaps.seconds
+    return ways, {"version": found.version}
+
+
 def _rates(
-    options: NvmeOptions,
-    bare: Raw,
-    transport: Transport,
-    stages: Stages,
-    reads: TierFile,
-    writes: TierFile,
-) -> dict[str, _Pair]:
+    options: NvmeOptions, ways: dict[str, _Way], reads: TierFile, writes: TierFile
+) -> dict[str, _Rounds]:
     files = {"write": (None, writes), "read": (reads, None), "both": (reads, writes)}
-    pairs = {name: _Pair() for name in files}
+    rates = {name: _Rounds(options.file_bytes, {way: [] for way in ways}) for name in files}
     for turn in range(options.rounds):
         for name, (source, target) in files.items():
-            raw, tier = pairs[name].raw, pairs[name].tier
             # Who begins changes: a drive that was just busy is slower.
-            for which in ("raw", "tier") if turn % 2 else ("tier", "raw"):
-                if which == "tier":
-                    tier.append(tier_seconds(transport, stages, source, target))
-                    continue
-                raw.append(bare.seconds(source, target))
-    return pairs
+            for way in reversed(ways) if turn % 2 else ways:
+                rates[name].seconds[way].append(ways[way](source, target))
+    return rates
 
 
 def _overlap(
