@@ -143,7 +143,8 @@ def test_what_happens_when_the_queue_is_done(command: Command, served_farm: Farm
 def test_the_life_of_a_job(command: Command, served_farm: Farm, file: Path) -> None:
     add = ("jobs", "add", str(file), "--model", served_farm.model, "--held-out", str(file))
     status, job = command(
-        *add, "--name", "from the shell", "--steps", "3", "--prompt", "Hi?", "--too-long", "split"
+        *(*add, "--name", "from the shell", "--steps", "5000"),
+        *("--prompt", "Hi?", "--too-long", "split"),
     )
     assert (status, job["state"], job["name"]) == (0, "queued", "from the shell")
     number = str(job["id"])
@@ -277,9 +278,8 @@ def test_text_for_people_shows_names_as_they_are(
     command: Command, served_farm: Farm, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "[red]not markup[/red] [/]"
-    number = command("jobs", "add", str(file), "--model", served_farm.model, "--name", name)[1][
-        "id"
-    ]
+    add = ("jobs", "add", str(file), "--model", served_farm.model, "--steps", "5000")
+    number = command(*add, "--name", name)[1]["id"]
     command("jobs", "cancel", str(number))
     for arguments in (["jobs", "list"], ["jobs", "show", str(number)], ["models", "list"]):
         assert run(arguments) == 0

@@ -105,7 +105,9 @@ def test_in_the_upload_of_a_big_file(served_farm: Farm, tmp_path: Path) -> None:
     wait_until(lambda: not list(uploads.iterdir()), what="the part is gone")
     assert daemon.api("GET", "/datasets") == before
     whole = write_jsonl(tmp_path / "whole.jsonl", chat_rows(9))
-    process = _start(daemon.home, "jobs", "add", str(whole), "--model", served_farm.model, "--json")
+    # Of so many steps that it can be cancelled.
+    add = ("jobs", "add", str(whole), "--model", served_farm.model, "--steps", "5000")
+    process = _start(daemon.home, *add, "--json")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     served_farm.act(json.loads(out)["id"], "cancel")
@@ -136,7 +138,7 @@ def test_while_a_model_is_added(daemon: DaemonProcess, smollm2_gguf: Path) -> No
     wait_until(lambda: any("importer" in name for name in _of_home(daemon.home)))
     # Off the list, its importer ends.
     daemon.api("DELETE", f"/models/{model['id']}")
-    wait_until(lambda: not any("importer" in name for name in _of_home(daemon.home)), seconds=20)
+    wait_until(lambda: not any("importer" in name for name in _of_home(daemon.home)))
     assert daemon.api("GET", "/models") == []
     daemon.stop()
     assert "Traceback" not in daemon.log

@@ -191,7 +191,7 @@ def test_a_systemctl_that_hangs_is_not_waited_for(systemd: FakeSystemd) -> None:
         Manager(system=False).run("daemon-reload", seconds=0.3)
     assert error.value.report.code == "DAEMON-SERVICE-FAILED"
     assert "0.3 s" in error.value.report.why
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_a_folder_that_cannot_be_written_is_told(

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from support.held import held
 from support.runs import MACHINE
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
@@ -110,10 +112,11 @@ def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
     process = _start(spec)
     first = _attempt(project, 1)
     wait_until(first.list_checkpoints, what="a checkpoint is there")
-    # A second run in the same folder would be in the way of the first.
-    assert "train.lock" in refused(spec, "RUN-FOLDER-BUSY")["why"]
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with held(psutil.Process(_started(first).pid)):
+        # A second run in the same folder would be in the way of the first.
+        assert "train.lock" in refused(spec, "RUN-FOLDER-BUSY")["why"]
+        os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err + first.log.read_text()
     (line,) = err.splitlines()
@@ -179,7 +182,7 @@ def test_a_worker_that_dies_without_a_word_is_told(project: Path) -> None:
     first = _attempt(project, 1)
     wait_until(first.list_checkpoints, what="a checkpoint is there")
     os.kill(_started(first).pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == CATALOGUE["RUN-CRASHED"].exit_code
     (line,) = err.splitlines()
     assert line.startswith("RUN-CRASHED: ")
@@ -197,7 +200,7 @@ def test_ctrl_c_at_once_leaves_something_to_go_on_with(project: Path) -> None:
         process = _start(spec)
         wait_until(ready, what="it has begun")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 130, (out, err)
         (line,) = err.splitlines()
         assert line.startswith("RUN-INTERRUPTED: ")

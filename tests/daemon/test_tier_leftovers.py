@@ -35,7 +35,7 @@ def _killed(shop: Shop, base: Path, drive: Path) -> int:
     folder.rmdir()
     spec = tiny_spec(base, method=FullMethod(), steps=500, checkpoint_every_steps=2)
     run = make_tier_run(folder, spec, drive)
-    worker = start(run)
+    worker = start(run, halt_at=5)
     wait_until(lambda: bool(run.list_checkpoints()) or worker.poll() is not None)
     assert worker.poll() is None, run.log.read_text()
     assert not remove_tier_folders(folder.parent), "its worker lives"

@@ -72,6 +72,7 @@ def visit(
         options: of the browser context, such as `color_scheme`.
     """
     context = browser.new_context(**options)
+    context.set_default_timeout(60_000)
     context.add_init_script(_WATCH)
     visitor = Visitor(daemon, context.new_page(), allowed)
     visitor.page.on("console", visitor.on_console)
@@ -86,6 +87,15 @@ def agree(page: Page, question: str) -> None:
     dialog = page.get_by_role("dialog", name=question)
     dialog.locator('[value="yes"]').click()
     expect(dialog).to_be_hidden()
+
+
+def wait_for(page: Page, condition: Callable[[], object], what: str) -> None:
+    """Wait for something that the test hears of by the page's events, which come meanwhile."""
+    for _ in range(1200):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within a minute: {what}")
 
 
 def drop_file(page: Page, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from e2e.browsing import OpenVisitor, Visitor, visit
 from e2e.pages import Places
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
 
@@ -45,6 +45,10 @@ class Studio:
         }
         job = self.daemon.api("POST", "/jobs", json=request | changes)
         return int(job["id"])
+
+
+# A page waits for the daemon, and both for a processor: the usual five seconds are not enough.
+expect.set_options(timeout=30_000)
 
 
 # For each file its own: Playwright keeps an event loop running in this thread, in which no test of

@@ -84,8 +84,8 @@ def test_an_answer_is_stopped_and_the_chat_is_ended_and_begins_anew(
             page.get_by_role("button", name="Stop").click()
         assert told.value.status == 204
     expect(page.get_by_role("button", name="Ask")).to_be_enabled(timeout=_LONG)
-    for note in page.locator(".exchange .muted").all():
-        expect(note).to_have_text(re.compile(r"^\d+ tokens, [\d.]+ a second, stopped$"))
+    stopped = re.compile(r"^\d+ tokens, [\d.]+ a second, stopped$")
+    expect(page.locator(".exchange .muted")).to_have_text([stopped, stopped])
     page.get_by_role("button", name="End chat").click()
     expect(page.locator("#chat-state")).to_have_text("ended", timeout=_LONG)
     expect(page.locator("#chat-note")).to_contain_text("it was ended")

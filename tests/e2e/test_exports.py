@@ -5,7 +5,7 @@ from e2e.browsing import OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import expect
 from support.exporting import EXPORTER
-from support.held import child, held
+from support.held import Births
 
 _LONG = 120_000
 
@@ -23,9 +23,10 @@ def test_a_result_is_exported_used_and_deleted(
     make = part.get_by_role("button", name="Make Adapter (PEFT)")
     expect(part.locator("li").first).to_contain_text("at most")
     expect(page.locator("#live")).to_be_hidden()
-    make.click()
     # It comes without a reload: what it does, and then what it has become.
-    with held(child(studio.daemon, EXPORTER)):
+    with Births(studio.daemon, EXPORTER) as exporters:
+        make.click()
+        exporters.next()
         expect(part.get_by_role("button", name="Cancel Adapter (PEFT)")).to_be_visible()
         expect(part.get_by_role("progressbar")).to_be_visible()
     download = part.get_by_role("link", name="Download Adapter (PEFT)")
@@ -56,10 +57,11 @@ def test_an_export_that_runs_is_cancelled(
 ) -> None:
     page = open_visitor(studio.daemon).go(f"/jobs/{completed_job}")
     part = page.locator("#exports")
-    part.get_by_role("button", name="Make Merged model (safetensors)").click()
-    with held(child(studio.daemon, EXPORTER)):
+    with Births(studio.daemon, EXPORTER) as exporters:
+        part.get_by_role("button", name="Make Merged model (safetensors)").click()
+        exporters.next()
         part.get_by_role("button", name="Cancel Merged model (safetensors)").click()
     expect(part.get_by_role("button", name="Make Merged model (safetensors)")).to_be_visible(
-        timeout=30_000
+        timeout=_LONG
     )
     expect(page.locator("#live")).to_be_hidden()

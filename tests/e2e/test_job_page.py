@@ -6,7 +6,7 @@ from e2e.browsing import REFUSALS, OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
-_LONG = 30_000
+_LONG = 90_000
 
 
 def expect_state(pages: tuple[Page, ...], state: str) -> None:

@@ -39,7 +39,7 @@ def test_a_folder_becomes_a_model_with_a_page_of_its_own(
     page.get_by_label("Add a hub id").fill(str(folder))
     page.get_by_role("button", name="Add").click()
     row = page.locator("#model-stones")
-    expect(row).to_contain_text("parameters")
+    expect(row).to_contain_text("parameters", timeout=SLOW_MS)
     expect(page.get_by_label("Add a hub id")).to_have_value("")
     expect(row.locator(".ways-here .fits")).to_have_count(3, timeout=SLOW_MS)
     row.get_by_role("link", name="stones", exact=True).click()

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from e2e.browsing import REFUSALS, OpenVisitor
+from e2e.browsing import REFUSALS, OpenVisitor, wait_for
 from e2e.conftest import Studio
 from playwright.sync_api import Page, Request, Route, expect
 from support.tiny import chat_rows, write_jsonl
@@ -32,8 +32,8 @@ class Held:
 
     def first(self) -> Route:
         """Return the first one, once it is asked."""
-        if not self.routes:
-            self.page.wait_for_event("request", lambda _: bool(self.routes))
+        # The event of its request comes before it is held.
+        wait_for(self.page, lambda: self.routes, f"{self.pattern} is asked")
         return self.routes[0]
 
     def let_all_pass(self) -> None:

@@ -37,7 +37,7 @@ def test_html_in_file_name_rows_and_answers_is_shown_as_text(
     expect_no_markup(page)
 
     dataset = int(page.locator("#dataset").input_value())
-    job_id = studio.start(name="", dataset=dataset, sample_prompts=[EVIL])
+    job_id = studio.start(name="", dataset=dataset, sample_prompts=[EVIL], steps=5000)
     studio.daemon.api("POST", f"/jobs/{job_id}/cancel")
     studio.daemon.wait_for(job_id, "cancelled")
     # No small model can be made to answer so; the page reads answers from here.

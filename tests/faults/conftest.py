@@ -5,6 +5,8 @@ import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm, make_farm
 
+BRIEF_SECONDS = 4
+
 
 @pytest.fixture
 def farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
@@ -22,6 +24,12 @@ def packing_farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
 def hasty_farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
     """A farm whose daemon gives a worker one second to leave."""
     yield from _farm(tiny_model, tmp_path, packing="off", worker_stop_seconds="1")
+
+
+@pytest.fixture
+def brief_farm(tiny_model: Path, tmp_path: Path) -> Iterator[Farm]:
+    """A farm whose daemon gives a worker some seconds to leave."""
+    yield from _farm(tiny_model, tmp_path, packing="off", worker_stop_seconds=str(BRIEF_SECONDS))
 
 
 def _farm(model: Path, folder: Path, **settings: str) -> Iterator[Farm]:

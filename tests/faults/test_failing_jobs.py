@@ -17,17 +17,19 @@ def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_pa
         folder = Path(shutil.copytree(tiny_model, tmp_path / name))
         models[name] = (daemon.add_model(folder), folder)
     dataset = daemon.upload(write_jsonl(tmp_path / "other.jsonl", chat_rows(30)))
-    diverging = farm.queue(lr=1.0, weight_decay=1e30, schedule="constant", warmup_fraction=0.0)
-    touched = farm.queue(model=models["touched"][0])
-    gone = farm.queue(model=models["gone"][0])
-    edited = farm.queue(dataset=dataset)
-    good = farm.queue(steps=2)
+    # None begins before all is as it is meant to be.
+    with farm.paused():
+        diverging = farm.queue(lr=1.0, weight_decay=1e30, schedule="constant", warmup_fraction=0.0)
+        touched = farm.queue(model=models["touched"][0])
+        gone = farm.queue(model=models["gone"][0])
+        edited = farm.queue(dataset=dataset)
+        good = farm.queue(steps=2)
 
-    with (models["touched"][1] / "config.json").open("a") as config:
-        config.write("\n")
-    shutil.rmtree(models["gone"][1])
-    with (daemon.home / "datasets" / str(dataset) / "rows.jsonl").open("ab") as rows:
-        rows.write(b"{}\n")
+        with (models["touched"][1] / "config.json").open("a") as config:
+            config.write("\n")
+        shutil.rmtree(models["gone"][1])
+        with (daemon.home / "datasets" / str(dataset) / "rows.jsonl").open("ab") as rows:
+            rows.write(b"{}\n")
     farm.finish(good)
     # The touched files are read beside the queue, which goes on meanwhile.
     for job_id in (diverging, touched, edited):

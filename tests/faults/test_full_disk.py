@@ -10,6 +10,7 @@ import httpx
 import pytest
 from support.daemons import DaemonProcess
 from support.disks import SmallDisk, small_disk
+from support.held import held
 from support.queueing import Farm, make_farm
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
@@ -41,10 +42,12 @@ def _checkpoints(farm: Farm, job_id: int) -> list[Path]:
 def _kept_after_a_full_disk(farm: Farm, disk: SmallDisk, leave: int) -> None:
     # A checkpoint of this rank takes 6 MB.
     job_id = farm.queue(rank=256, steps=40, checkpoint_every_steps=10)
-    wait_until(lambda: farm.daemon.attempts(job_id) and _checkpoints(farm, job_id))
-    disk.fill(leave)
+    worker = farm.worker(job_id)
+    wait_until(lambda: _checkpoints(farm, job_id), what="it has a checkpoint")
+    # It would have written all others before the disk is full.
+    with held(worker):
+        disk.fill(leave)
     if not leave:
-        worker = farm.worker(job_id)
         wait_until(lambda: not worker.is_running() or worker.status() == "zombie")
         disk.free()
     kept = Path(farm.daemon.attempts(job_id)[0]["folder"]) / "checkpoints"

@@ -192,9 +192,10 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 16) as disk:
         chain = Chain(disk.mount, spec)
         first = chain.next()
-        worker = start(first)
+        worker = start(first, halt_at=6)
         wait_until(lambda: first.list_checkpoints() or worker.poll() is not None)
         disk.fill(one // 2)
+        worker.send(signal.SIGCONT)
         assert worker.wait() == CATALOGUE["DISK-FULL"].exit_code, first.log.read_text()
         failed = events_of(first)[-1]
         assert isinstance(failed, Failed)

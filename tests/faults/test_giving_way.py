@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ def test_a_game_gets_the_machine_and_the_run_goes_on_afterwards(
     farm.finish(plain)
     _policy(farm, exclusive_apps=[_GAME], pause_after_seconds=0, resume_after_seconds=1)
     tried = farm.queue()
-    farm.reach(tried, 5)
-    worker = farm.worker(tried)
-    with _game(tmp_path):
+    with ExitStack() as playing:
+        # It would be done before the game is seen.
+        with farm.held(tried, 5) as worker:
+            playing.enter_context(_game(tmp_path))
+            farm.daemon.wait_for(tried, "yielding")
         waiting = farm.daemon.wait_for(tried, "queued")
         assert not worker.is_running() or worker.status() == "zombie"
         assert _GAME in waiting["reason"]
@@ -67,8 +69,9 @@ def test_a_game_gets_the_machine_and_the_run_goes_on_afterwards(
 
 def test_a_pause_of_the_queue_outlasts_the_daemon(farm: Farm) -> None:
     running, waiting = farm.queue(), farm.queue(seed=6)
-    farm.reach(running, 3)
-    farm.daemon.api("POST", "/queue/pause")
+    with farm.held(running, 3):
+        farm.daemon.api("POST", "/queue/pause")
+        farm.daemon.wait_for(running, "yielding")
     farm.daemon.wait_for(running, "queued")
     farm.daemon.kill()
     farm.daemon.start()
@@ -115,13 +118,14 @@ def test_outside_the_windows_only_what_may_run_at_any_time_runs(farm: Farm) -> N
 
 def test_jobs_come_after_others_and_may_stop_the_queue(farm: Farm) -> None:
     daemon = farm.daemon
-    first = farm.queue(steps=8)
-    after_first = farm.queue(steps=8, after=[first])
-    # Every row is longer, so it fails once it has begun.
-    broken = farm.queue(steps=8, max_seq_len=16)
-    after_broken = farm.queue(steps=8, after=[broken])
-    anyway = farm.queue(steps=8, after=[broken], after_failure="run")
-    urgent = farm.queue(steps=8, priority=5)
+    with farm.paused():
+        first = farm.queue(steps=8)
+        after_first = farm.queue(steps=8, after=[first])
+        # Every row is longer, so it fails once it has begun.
+        broken = farm.queue(steps=8, max_seq_len=16)
+        after_broken = farm.queue(steps=8, after=[broken])
+        anyway = farm.queue(steps=8, after=[broken], after_failure="run")
+        urgent = farm.queue(steps=8, priority=5)
     for job_id in (first, after_first, anyway, urgent):
         farm.finish(job_id)
     assert daemon.job(broken)["state"] == "failed"
@@ -199,8 +203,9 @@ def test_a_deleted_job_leaves_nothing_and_none_that_is_needed_is_deleted(farm: F
 
 
 def test_a_retry_takes_the_place_of_what_failed(farm: Farm) -> None:
-    failed = farm.queue(steps=8, max_seq_len=16)
-    after = farm.queue(steps=8, after=[failed])
+    with farm.paused():
+        failed = farm.queue(steps=8, max_seq_len=16)
+        after = farm.queue(steps=8, after=[failed])
     farm.daemon.wait_for(after, "paused")
     farm.daemon.api("POST", "/queue/pause")
     again = farm.act(failed, "retry")["id"]

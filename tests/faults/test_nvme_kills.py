@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_cleared_does_not_hide_how_a_run_ended(
     drive = tmp_path / "drive"
     folder = make_tier_run(tmp_path / "job" / "1", _spec(base, steps=500), drive)
     mine = tier_folder(drive, folder.root.parent)
-    worker = start(folder)
+    worker = start(folder, halt_at=12)
     wait_until(lambda: bool(folder.list_checkpoints()) or worker.poll() is not None)
     # Refuses to be unlinked, as all files of a drive do that has become read-only.
     (mine / "00000-999999.state").mkdir()

@@ -173,7 +173,7 @@ def test_a_signal_in_the_middle_of_steps_checkpoints_every_lane(
 ) -> None:
     chain = _Chain(tmp_path, whole)
     pack = chain.next()
-    worker = start_pack(pack)
+    worker = start_pack(pack, halt_at=4)
     runs = [run for (run,) in chain.attempts.values()]
     wait_until(
         lambda: worker.poll() is not None or min(map(steps_done, runs)) > 1,

@@ -48,7 +48,7 @@ class DaemonProcess:
         self.process.stdout.readline()
         self.link = self.process.stdout.readline().strip()
         assert self.link.startswith("http://127.0.0.1:"), (self.home / "stderr.log").read_text()
-        wait_until(self._answers, seconds=20, what="the daemon answers")
+        wait_until(self._answers, what="the daemon answers")
         return self
 
     def __enter__(self) -> "DaemonProcess":
@@ -77,7 +77,7 @@ class DaemonProcess:
             base_url=address.url,
             headers={"authorization": f"Bearer {address.token}"},
             trust_env=False,
-            timeout=30,
+            timeout=60,
         )
 
     def api(self, method: str, path: str, **arguments: Any) -> Any:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from slidepack.engine.contract.events import (
     AnyEvent,
     Evaluated,
@@ -17,15 +19,17 @@ from slidepack.engine.contract.events import (
 )
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.worker.__main__ import main
+from slidepack.engine.worker.eventlog import EventLog
 
 
 class Worker:
     """One worker; it is the server's child, so the server says how it ended."""
 
-    def __init__(self, server: "subprocess.Popen[str]", pid: int) -> None:
+    def __init__(self, server: "subprocess.Popen[str]", pid: int, *, halts: bool) -> None:
         """Wrap a process that was just forked."""
         self._server = server
         self._pid = pid
+        self._halts = halts
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -44,15 +48,31 @@ class Worker:
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless it is known to have ended."""
+        """Send a signal, unless it is known to have ended; one that stands still goes on."""
+        while self._halts and not self._stands_still():
+            time.sleep(0.01)
+        self._halts = False
         if self.poll() is None:
             os.kill(self._pid, number)
+            os.kill(self._pid, signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        if self.poll() is not None:
+            return True
+        return psutil.Process(self._pid).status() == psutil.STATUS_STOPPED
 
 
-def start(folder: RunFolder) -> Worker:
-    """Start a worker on a run folder."""
+def start(folder: RunFolder, *, halt_at: int = 0) -> Worker:
+    """Start a worker on a run folder.
+
+    Args:
+        folder: of a run, or of a pack.
+        halt_at: the step, of any lane, after which it stands still until it is sent a signal; so a
+            test that does something in the middle of a run cannot come too late. 0 for none.
+    """
     server = _server()
-    return Worker(server, int(_ask(server, f"start {folder.root}")))
+    pid = int(_ask(server, f"start {halt_at} {folder.root}"))
+    return Worker(server, pid, halts=halt_at > 0)
 
 
 def finish(folder: RunFolder) -> None:
@@ -142,19 +162,35 @@ def _ask(server: "subprocess.Popen[str]", question: str) -> str:
 
 
 def _serve() -> None:
-    """Answer `start FOLDER` by a pid, and `poll PID` by `runs` or the exit code."""
+    """Answer `start STEP FOLDER` by a pid, and `poll PID` by `runs` or the exit code."""
     while question := sys.stdin.readline():
         command, _, argument = question.rstrip("\n").partition(" ")
         if command == "start":
             pid = os.fork()
             if not pid:
-                _become_worker(Path(argument))
+                step, _, folder = argument.partition(" ")
+                if int(step):
+                    _halt_at(int(step))
+                _become_worker(Path(folder))
             answer = str(pid)
         else:
             pid, status = os.waitpid(int(argument), os.WNOHANG)
             answer = str(os.waitstatus_to_exitcode(status)) if pid else "runs"
         sys.stdout.write(answer + "\n")
         sys.stdout.flush()
+
+
+def _halt_at(step: int) -> None:
+    append = EventLog.append
+    ahead = [step]
+
+    def append_and_halt(log: EventLog, event: AnyEvent) -> None:
+        append(log, event)
+        if isinstance(event, Progress) and event.step in ahead:
+            ahead.clear()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    EventLog.append = append_and_halt  # type: ignore[assignment, method-assign]  # in a process of its own
 
 
 def _become_worker(folder: Path) -> None:

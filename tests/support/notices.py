@@ -69,7 +69,7 @@ def receiving() -> Iterator[Receiver]:
                     except OSError:
                         return
             if receiver.holds:
-                receiver.let_go.wait(3)
+                receiver.let_go.wait(60)
             self.send_response(receiver.status)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -102,7 +102,7 @@ def open_notices(
         database,
         Documents(database),
         Changes(),
-        courier=courier or Courier(seconds=10),
+        courier=courier or Courier(seconds=30),
         outlook=outlook,
         **options,
     )
@@ -126,4 +126,4 @@ def deliver(notices: Notices, now: float) -> None:
         notices.tick(now)
         return notices.sender.child_pid is None
 
-    wait_until(stored, seconds=30, what="a delivery has ended")
+    wait_until(stored, what="a delivery has ended")

@@ -132,9 +132,9 @@ def resumed_lane(root: Path, *attempts: RunFolder) -> RunFolder:
     return make_run(root / spec.name, spec, attempt=len(attempts) + 1, resume_from=tuple(found))
 
 
-def start_pack(pack: PackFolder) -> Worker:
+def start_pack(pack: PackFolder, *, halt_at: int = 0) -> Worker:
     """Start a worker on a pack folder."""
-    return start(RunFolder(pack.root))
+    return start(RunFolder(pack.root), halt_at=halt_at)
 
 
 def finish_pack(pack: PackFolder) -> None:

@@ -189,7 +189,7 @@ class FakeLogind(FakeService):
 
     def wait_held(self, *expected: tuple[str, str]) -> None:
         """Wait until exactly these locks are held."""
-        wait_until(lambda: self.held() == sorted(expected), seconds=10, what=f"held: {expected}")
+        wait_until(lambda: self.held() == sorted(expected), what=f"held: {expected}")
 
     def close(self) -> None:
         """Give up the name and every lock."""

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import psutil
 
 from support.daemons import DaemonProcess
+from support.held import held
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
@@ -57,6 +60,26 @@ class Farm:
             return job if job["step"] >= step else None
 
         return wait_until(reached, seconds=90, what=f"job {job_id} is at step {step}")
+
+    @contextmanager
+    def held(self, job_id: int, step: int) -> Iterator[psutil.Process]:
+        """Wait until a job has done a number of steps; its worker stands still in the block.
+
+        A short job would else be done before what the test does in the middle of it.
+        """
+        worker = self.worker(job_id)
+        self.reach(job_id, step)
+        with held(worker):
+            yield worker
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no job begin in the block: all that is queued there is there before the first."""
+        self.daemon.api("POST", "/queue/pause")
+        try:
+            yield
+        finally:
+            self.daemon.api("POST", "/queue/resume")
 
     def finish(self, job_id: int) -> Any:
         """Wait until a job is completed and return its record."""

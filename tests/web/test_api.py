@@ -88,8 +88,7 @@ def test_streams_end_when_the_daemon_stops(daemon: DaemonProcess) -> None:
 
 def test_no_adapter_before_the_end_and_a_zip_after(served_farm: Farm) -> None:
     daemon = served_farm.daemon
-    waiting = served_farm.queue(steps=2)
-    served_farm.act(waiting, "pause")
+    waiting = served_farm.queue(steps=2, not_before=4e9)
     with daemon.http() as client:
         early = client.get(f"/api/v1/jobs/{waiting}/adapter")
         assert (early.status_code, early.json()["code"]) == (409, "RUN-NO-RESULT")
@@ -122,7 +121,7 @@ def test_no_adapter_before_the_end_and_a_zip_after(served_farm: Farm) -> None:
 def test_a_job_says_what_becomes_of_longer_rows(served_farm: Farm) -> None:
     shown = {"drop": "left out", "cut": "cut", "split": "split"}
     for changes in ({}, *({"too_long": policy} for policy in shown)):
-        job_id = served_farm.queue(steps=2, **changes)
+        job_id = served_farm.queue(steps=2, not_before=4e9, **changes)
         served_farm.act(job_id, "cancel")
         policy = changes.get("too_long", "drop")
         assert served_farm.detail(job_id)["spec"]["too_long"] == policy

@@ -185,7 +185,7 @@ def test_a_conversation_that_is_too_long_is_told_in_the_stream(
 
 def test_jobs_wait_for_a_chat_and_go_on_when_it_ends(farm: Farm) -> None:
     session = _open(farm)
-    job = farm.queue()
+    job = farm.queue(steps=5000)
     why = "a chat with job 1 uses cpu; it ends 10 minutes after its last answer"
     wait_until(lambda: farm.daemon.job(job)["reason"] == why, what="the job says why it waits")
     assert farm.daemon.job(job)["state"] == "queued"
@@ -338,12 +338,7 @@ def test_the_page_of_a_job_that_is_not_completed_says_so(farm: Farm, client: htt
 
 def test_a_daemon_that_is_killed_leaves_no_chat(farm: Farm) -> None:
     _open(farm)
-    assert farm.daemon.process is not None
-    (chat,) = [
-        child
-        for child in psutil.Process(farm.daemon.process.pid).children()
-        if "slidepack.engine.chat" in child.cmdline()
-    ]
+    chat = child(farm.daemon, CHAT)
     farm.daemon.kill()
     wait_until(lambda: not chat.is_running() or chat.status() == psutil.STATUS_ZOMBIE)
     farm.daemon.start()

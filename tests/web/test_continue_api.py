@@ -46,7 +46,7 @@ def test_a_chain_of_jobs_begins_each_where_the_one_before_ended(
     origin = spec["continues"]
     assert (origin["job"], origin["step"], origin["taken"]) == (str(parent), 6, "state")
     served_farm.finish(child["id"])
-    last = _continue(served_farm, child["id"], steps=3, lr=1e-4, warmup_fraction=0.0)
+    last = _continue(served_farm, child["id"], steps=5000, lr=1e-4, warmup_fraction=0.0)
     assert last["name"] == "Stones, continued"
     first, second = (served_farm.detail(job_id)["evaluations"] for job_id in (parent, child["id"]))
     assert (second[0]["step"], second[0]["loss"]) == (0, first[-1]["loss"])

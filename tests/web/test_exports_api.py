@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.exporting import finish_export
+from support.exporting import EXPORTER, finish_export
+from support.held import Births
 from support.queueing import Farm
 
 from slidepack.engine.contract.errors import CATALOGUE
@@ -77,10 +78,12 @@ def test_an_export_outlives_its_job(served_farm: Farm) -> None:
     daemon = served_farm.daemon
     job_id = served_farm.queue(steps=2, eval_every_steps=0, sample_prompts=[])
     served_farm.finish(job_id)
-    export_id = _add(served_farm, job_id)
-    assert _refused(served_farm, "DELETE", f"/jobs/{job_id}") == "RUN-STATE"
-    assert _refused(served_farm, "GET", f"/exports/{export_id}/archive") == "EXPORT-STATE"
-    assert _refused(served_farm, "DELETE", f"/exports/{export_id}") == "EXPORT-STATE"
+    with Births(daemon, EXPORTER) as exporters:
+        export_id = _add(served_farm, job_id)
+        exporters.next()
+        assert _refused(served_farm, "DELETE", f"/jobs/{job_id}") == "RUN-STATE"
+        assert _refused(served_farm, "GET", f"/exports/{export_id}/archive") == "EXPORT-STATE"
+        assert _refused(served_farm, "DELETE", f"/exports/{export_id}") == "EXPORT-STATE"
     finish_export(daemon, export_id)
     removed = daemon.api("DELETE", f"/jobs/{job_id}")
     assert [export["id"] for export in removed["exports"]] == [export_id]

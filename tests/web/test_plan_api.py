@@ -22,7 +22,9 @@ def held_farm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         daemon.api("POST", "/queue/pause")
         first = farm.queue(steps=50)
         farm.queue(steps=20, after=[first])
-        wait_until(lambda: daemon.api("GET", "/hardware")["software"], what="torch is known")
+        wait_until(
+            lambda: daemon.api("GET", "/hardware")["software"], seconds=120, what="torch is known"
+        )
         yield farm
 
 

@@ -52,10 +52,12 @@ def test_a_dataset_goes_when_nothing_needs_it(
 
 def test_a_job_and_a_model_say_what_they_free(served_farm: Farm, tiny_model: Path) -> None:
     daemon = served_farm.daemon
-    job = served_farm.queue(steps=3, name="short")
-    live = daemon.api("GET", f"/jobs/{job}/removal")
+    # Held until both have been asked: it is short.
+    with served_farm.paused():
+        job = served_farm.queue(steps=3, name="short")
+        live = daemon.api("GET", f"/jobs/{job}/removal")
+        model = daemon.api("GET", f"/models/{served_farm.model}/removal")
     assert live["refusal"]["code"] == "RUN-STATE"
-    model = daemon.api("GET", f"/models/{served_farm.model}/removal")
     assert model["refusal"]["code"] == "RUN-STATE"
     assert "not ended" in model["refusal"]["why"]
     # Its folder is the user's: nothing in it is deleted.

@@ -91,7 +91,7 @@ def test_a_cut_connection_leaves_nothing(untouched: DaemonProcess, chunked: bool
         connection.sendall(f"{len(part):x}\r\n".encode() + part + b"\r\n" if chunked else part)
         uploads = untouched.home / "uploads"
         wait_until(lambda: any(p.stat().st_size for p in uploads.iterdir()), what="it has begun")
-    wait_until(lambda: not any(uploads.iterdir()), seconds=10, what="the part is gone")
+    wait_until(lambda: not any(uploads.iterdir()), what="the part is gone")
 
 
 def test_the_same_bytes_are_kept_once(served_farm: Farm) -> None:
@@ -172,7 +172,7 @@ def test_a_name_is_only_a_label(served_farm: Farm, name: str) -> None:
         assert len(label) <= 200
         assert "\n" not in label
         # A job made from it without a name of its own takes a part of the label.
-        request = {"model": served_farm.model, "dataset": record["id"]}
+        request = {"model": served_farm.model, "dataset": record["id"], "steps": 5000}
         job = client.post("/api/v1/jobs", json=request).json()
         served_farm.act(job["id"], "cancel")
         page = client.get("/").text

@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,15 @@ from support.chats import chat_model, peft_adapter
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chat_model(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="session")
+def patient_model(model: Path) -> Path:
+    """The same for conversations that are long enough to be in the middle of one."""
+    folder = Path(shutil.copytree(model, model.parent / "patient"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1 << 15}))
+    return folder
 
 
 @pytest.fixture(scope="session")

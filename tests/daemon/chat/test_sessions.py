@@ -12,6 +12,7 @@ import psutil
 import pytest
 from support.chat_shop import GIB, ChatShop, cpu
 from support.chats import PROMPTS, Chat, base_judge, peft_adapter
+from support.held import held
 from support.waiting import wait_until
 
 from slidepack.daemon.chat.process import start_chat
@@ -24,6 +25,8 @@ from slidepack.engine.shape import read_shape
 pytestmark = pytest.mark.timeout(120)
 
 _LONG: Any = {"prompt": PROMPTS[2], "max_tokens": 190}
+_ENDLESS: Any = {"prompt": PROMPTS[2], "max_tokens": 20_000}
+"""Of a patient model: as long as a test needs it."""
 
 
 def _pid(shop: ChatShop) -> int:
@@ -137,9 +140,11 @@ def test_an_idle_chat_ends_and_gives_its_device_back(shop: ChatShop, model: Path
     assert caught.value.report.code == "CHAT-ENDED"
 
 
-def test_who_needs_the_machine_gets_it_and_the_answer_says_so(shop: ChatShop, model: Path) -> None:
-    view = shop.open(model=shop.add_model(model))
-    asked = shop.ask(view.id, "base", **_LONG)
+def test_who_needs_the_machine_gets_it_and_the_answer_says_so(
+    shop: ChatShop, patient_model: Path
+) -> None:
+    view = shop.open(model=shop.add_model(patient_model))
+    asked = shop.ask(view.id, "base", **_ENDLESS)
     wait_until(lambda: asked.answers, what="the answer begins")
     shop.hold = "the game chess runs"
     ended = shop.reach(view.id, "ended")
@@ -225,11 +230,12 @@ def test_another_model_takes_the_place_of_an_idle_chat_and_of_no_busy_one(
     shutil.copytree(model, tmp_path / "other")
     view = shop.open(model=shop.add_model(model))
     other = shop.add_model(tmp_path / "other", "other")
-    asked = shop.ask(view.id, "base", **_LONG)
-    future = shop.want(model=other)
-    shop.tick()
-    with pytest.raises(SlidepackError, match="a chat with tiny runs there"):
-        future.result(0)
+    with held(psutil.Process(_pid(shop))):
+        asked = shop.ask(view.id, "base", **_LONG)
+        future = shop.want(model=other)
+        shop.tick()
+        with pytest.raises(SlidepackError, match="a chat with tiny runs there"):
+            future.result(0)
     asked.wait()
     second = shop.open(model=other)
     assert shop.chats.get(view.id).why == "a chat with other takes its place"
@@ -238,9 +244,9 @@ def test_another_model_takes_the_place_of_an_idle_chat_and_of_no_busy_one(
 
 def test_an_answer_is_stopped_and_the_chat_goes_on(shop: ChatShop, model: Path) -> None:
     view = shop.open(model=shop.add_model(model))
-    asked = shop.ask(view.id, "base", **_LONG)
-    wait_until(lambda: asked.answers, what="the answer begins")
-    shop.chats.stop_ask(view.id, asked.id)
+    with held(psutil.Process(_pid(shop))):
+        asked = shop.ask(view.id, "base", **_LONG)
+        shop.chats.stop_ask(view.id, asked.id)
     assert asked.wait().done("base").finish_reason == "stopped"
     assert shop.ask(view.id, "base", max_tokens=2).wait().done("base").new_tokens == 2
 
@@ -250,11 +256,12 @@ def test_a_crash_is_told_with_the_logs_last_line_and_the_next_ask_begins_anew(
 ) -> None:
     base = shop.add_model(model)
     view = shop.open(model=base)
-    asked = shop.ask(view.id, "base", **_LONG)
-    (folder,) = shop.root.iterdir()
-    with (folder / "chat.log").open("a") as log:
-        log.write("the last words\n\n")
-    os.kill(_pid(shop), signal.SIGKILL)
+    with held(psutil.Process(_pid(shop))):
+        asked = shop.ask(view.id, "base", **_LONG)
+        (folder,) = shop.root.iterdir()
+        with (folder / "chat.log").open("a") as log:
+            log.write("the last words\n\n")
+        os.kill(_pid(shop), signal.SIGKILL)
     error = asked.wait().failed().error
     assert error.code == "CHAT-CRASHED"
     assert "signal 9" in error.why
@@ -302,16 +309,18 @@ def test_a_later_daemon_ends_what_an_earlier_one_left(shop: ChatShop, model: Pat
     assert psutil.pid_exists(left.worker.pid)
     shop.make().clean_up()
     assert left.worker.exit_code is None or left.worker.exit_code == -signal.SIGKILL
-    left.wait(10)
+    left.wait(60)
     assert left.worker.exit_code == -signal.SIGKILL
     assert list(shop.root.iterdir()) == []
     left.close()
 
 
-def test_the_end_of_the_daemon_ends_chats_and_refuses_new_ones(shop: ChatShop, model: Path) -> None:
-    base = shop.add_model(model)
+def test_the_end_of_the_daemon_ends_chats_and_refuses_new_ones(
+    shop: ChatShop, patient_model: Path
+) -> None:
+    base = shop.add_model(patient_model)
     view = shop.open(model=base)
-    asked = shop.ask(view.id, "base", **_LONG)
+    asked = shop.ask(view.id, "base", **_ENDLESS)
     pid = _pid(shop)
     shop.chats.stop()
     assert not psutil.pid_exists(pid)

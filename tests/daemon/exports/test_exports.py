@@ -61,7 +61,7 @@ def end(exports: Exports, export_id: int) -> ExportRecord:
         found = exports.get(export_id)
         return found if found.ended else None
 
-    found = wait_until(ended, seconds=20, what="the export ends")
+    found = wait_until(ended, what="the export ends")
     assert found is not None
     return found
 
@@ -73,7 +73,7 @@ def running(exports: Exports, export_id: int, file: Path) -> psutil.Process:
         exports.runner.tick()
         return file.exists() and exports.get(export_id).stage == "writing"
 
-    wait_until(begun, seconds=20, what="the exporter writes")
+    wait_until(begun, what="the exporter writes")
     return psutil.Process(int(file.read_text()))
 
 

@@ -113,7 +113,7 @@ def test_on_unequal_devices_the_plan_is_near_the_bound_of_all_packs() -> None:
         )
         for n in range(36)
     ]
-    options = Options(search_rounds=50, solver_seconds=5.0)
+    options = Options(search_rounds=50, solver_seconds=60.0)
     greedy = make_plan(tasks, _mixed(), NOW, options)
     solved = make_plan(tasks, _mixed(), NOW, options, solver=SOLVER)
     assert solved.solver_bound_seconds is not None

@@ -83,7 +83,7 @@ def _begun(replanner: Replanner, jobs: int = 0) -> list[int]:
         found[:] = [start.job_id for start in replanner.starts(NOW) or ()]
         return len(found) == jobs if jobs else bool(found)
 
-    wait_until(ready, seconds=20, what=f"{jobs} jobs begin")
+    wait_until(ready, what=f"{jobs} jobs begin")
     return found
 
 
@@ -148,7 +148,7 @@ def test_that_something_changed_can_be_said_while_a_plan_is_made(
     shop.ask_hardware = gate
     shop.add()
     replanner = begin()
-    assert gate.asked.wait(20)
+    assert gate.asked.wait(60)
     done = threading.Event()
 
     def say() -> None:
@@ -157,7 +157,7 @@ def test_that_something_changed_can_be_said_while_a_plan_is_made(
         done.set()
 
     threading.Thread(target=say, daemon=True).start()
-    assert done.wait(20)
+    assert done.wait(60)
     assert replanner.plan() is None
     gate.open.set()
 
@@ -197,7 +197,7 @@ def test_a_failure_leaves_the_queues_order_is_told_once_and_passes(
     for _ in range(2):
         gate.asked.clear()
         replanner.changed()
-        assert gate.asked.wait(20)
+        assert gate.asked.wait(60)
     assert [record.getMessage() for record in caplog.records] == [
         "The queue cannot be planned: no such card"
     ]
@@ -392,7 +392,7 @@ def test_steps_that_are_done_do_not_stop_the_solver(shop: PlanShop, begin: Begin
         gate.asked.clear()
         clock.now += 3.0
         replanner.changed()
-        assert gate.asked.wait(20)
+        assert gate.asked.wait(60)
     assert replanner.plan() == before_steps
     assert solver in _children()
 
@@ -461,7 +461,7 @@ def test_a_job_that_moves_is_told_once_and_then_left_alone(shop: PlanShop, begin
         shop.run(job, "cuda:0")
         shop.report_steps(job, 1, 32 * 400, total=400_000)
     replanner = begin()
-    wait_until(lambda: replanner.plan() is not None, seconds=20)
+    wait_until(lambda: replanner.plan() is not None)
     (move,) = replanner.moves(NOW)
     assert move.job_id in jobs
     assert replanner.moves(NOW + 60.0) == []

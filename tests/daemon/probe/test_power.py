@@ -36,7 +36,7 @@ def test_the_lock_is_tried_and_given_back(
     bus: PrivateBus, login_manager: FakeLogind, tree: Any
 ) -> None:
     (tree.root / "run" / "systemd" / "system").mkdir(parents=True)
-    power = read_power(tree.root, Logind(bus.address, seconds=2), battery=no_battery)
+    power = read_power(tree.root, Logind(bus.address, seconds=30), battery=no_battery)
     assert power.awake_code == ""
     assert power.systemd
     assert power.battery_percent is None
@@ -48,7 +48,7 @@ def test_a_refusal_is_told_with_its_code(
     bus: PrivateBus, login_manager: FakeLogind, tree: Any
 ) -> None:
     login_manager.refusals["Inhibit"] = "org.freedesktop.DBus.Error.AccessDenied"
-    power = read_power(tree.root, Logind(bus.address, seconds=2), battery=no_battery)
+    power = read_power(tree.root, Logind(bus.address, seconds=30), battery=no_battery)
     assert power.awake_code == "DAEMON-POWER-REFUSED"
     assert "AccessDenied" in power.awake_why
     assert power.awake_fix

@@ -73,9 +73,8 @@ def test_who_stops_does_not_wait_for_an_answer() -> None:
     stopping.join()
 
 
-_TELLS_AND_HANGS = (
-    "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()} '); time.sleep(600)"
-)
+_TELLS_AND_HANGS = ("/bin/sh", "-c", 'echo $$ >> "$0"; exec sleep 600')
+"""Within milliseconds, of which a busy machine makes no seconds."""
 
 
 def _pids(path: Path) -> list[int]:
@@ -83,9 +82,8 @@ def _pids(path: Path) -> list[int]:
 
 
 def test_what_the_child_started_holds_nobody_up(tmp_path: Path) -> None:
-    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
     told = tmp_path / "pids"
-    command = (*python(outer), _TELLS_AND_HANGS, str(told))
+    command = ("/bin/sh", "-c", '"$@"; exit', "sh", *_TELLS_AND_HANGS, str(told))
     assert _seconds(SoftwareProbe(command, timeout_seconds=2)) < 60
     (left,) = _pids(told)
     psutil.Process(left).kill()
@@ -96,7 +94,7 @@ def test_a_child_that_nobody_can_end_is_not_joined_by_another(
 ) -> None:
     """As one that a hung driver holds: a night would gather hundreds of them."""
     told = tmp_path / "pids"
-    probe = SoftwareProbe((*python(_TELLS_AND_HANGS), str(told)), timeout_seconds=2)
+    probe = SoftwareProbe((*_TELLS_AND_HANGS, str(told)), timeout_seconds=2)
     with monkeypatch.context() as hung:
         hung.setattr(subprocess.Popen, "kill", lambda _child: None)
         _seconds(probe)

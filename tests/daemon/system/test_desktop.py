@@ -21,7 +21,7 @@ def test_a_desktop_is_asked_too(bus: PrivateBus, name: str) -> None:
     assert desktop.calls == [("Inhibit", expected[name])]
     assert lock.held
     bus.stop()
-    wait_until(lambda: not lock.held, seconds=10, what="a desktop that is gone holds nothing")
+    wait_until(lambda: not lock.held, what="a desktop that is gone holds nothing")
     assert not lock.take("Job 3 trains")
     desktop.close()
 

@@ -27,7 +27,7 @@ class Listener:
 
     def before_sleep(self, seconds: float) -> None:
         self.told.append(f"sleep {seconds:g}")
-        assert self.saving.wait(20)
+        assert self.saving.wait(60)
         if self.failure is not None:
             raise self.failure
 
@@ -58,7 +58,7 @@ def nap() -> Nap:
 @pytest.fixture
 def guard(bus: PrivateBus, listener: Listener, nap: Nap) -> Iterator[SleepGuard]:
     made = SleepGuard(
-        Logind(bus.address, seconds=2),
+        Logind(bus.address, seconds=30),
         listener,
         suspended=nap,
         retry_seconds=0.05,
@@ -73,15 +73,15 @@ def guard(bus: PrivateBus, listener: Listener, nap: Nap) -> Iterator[SleepGuard]
 def _held(fake: FakeLogind, guard: SleepGuard) -> None:
     """Wait until both locks are held, and the guard knows it."""
     fake.wait_held(*RUNNING)
-    wait_until(lambda: guard.state().delay_seconds, seconds=10, what="the guard has both")
+    wait_until(lambda: guard.state().delay_seconds, what="the guard has both")
 
 
 def _announced(guard: SleepGuard) -> None:
-    wait_until(lambda: guard.state().announced, seconds=10, what="the watch is connected")
+    wait_until(lambda: guard.state().announced, what="the watch is connected")
 
 
 def _told(listener: Listener, *expected: str) -> None:
-    wait_until(lambda: listener.told == list(expected), seconds=10, what=f"{listener.told}")
+    wait_until(lambda: listener.told == list(expected), what=f"{listener.told}")
 
 
 def test_locks_are_held_while_a_run_is_on(fake_logind: FakeLogind, guard: SleepGuard) -> None:
@@ -93,7 +93,7 @@ def test_locks_are_held_while_a_run_is_on(fake_logind: FakeLogind, guard: SleepG
     guard.keep_awake("Job 4 trains")
     guard.keep_awake("")
     fake_logind.wait_held()
-    wait_until(lambda: guard.state().state == "off", seconds=10)
+    wait_until(lambda: guard.state().state == "off")
     assert fake_logind.count("Inhibit") == 2, "another job needs no other lock"
 
 
@@ -140,7 +140,7 @@ def test_a_sleep_does_not_wait_for_a_lock_that_came_too_late(
 
     fake_logind.before["Inhibit"] = announce
     guard.keep_awake("Job 3 trains")
-    wait_until(lambda: len(fake_logind.locks) == 2, seconds=10)
+    wait_until(lambda: len(fake_logind.locks) == 2)
     fake_logind.wait_held(("idle", "block"))
     fake_logind.prepare_for_sleep(False)
     _held(fake_logind, guard)
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_fails_does_not_hold_the_sleep(
     listener.failure = SlidepackError("DISK-FULL", "The disk is full.", why="0 bytes free")
     fake_logind.prepare_for_sleep(True)
     fake_logind.wait_held(("idle", "block"))
-    wait_until(lambda: "DISK-FULL" in caplog.text, seconds=10)
+    wait_until(lambda: "DISK-FULL" in caplog.text)
     fake_logind.prepare_for_sleep(False)
     _told(listener, "sleep 5", "wake")
 
@@ -195,7 +195,7 @@ def test_a_bus_that_goes_away_costs_no_lock_and_comes_back(
     _held(fake_logind, guard)
     _announced(guard)
     bus.stop()
-    wait_until(lambda: not guard.state().announced, seconds=10)
+    wait_until(lambda: not guard.state().announced)
     assert guard.state().state == "held"
     assert fake_logind.held() == sorted(RUNNING)
     bus.start()
@@ -210,14 +210,14 @@ def test_a_login_manager_that_comes_late_is_asked_again(
     bus: PrivateBus, guard: SleepGuard, caplog: pytest.LogCaptureFixture
 ) -> None:
     guard.keep_awake("Job 3 trains")
-    wait_until(lambda: guard.state().problem, seconds=10)
+    wait_until(lambda: guard.state().problem)
     state = guard.state()
     assert state.state == "unprotected"
     assert state.problem is not None
     assert state.problem.code == "DAEMON-NO-LOGIND"
     late = FakeLogind(bus.address)
     _held(late, guard)
-    wait_until(lambda: guard.state().state == "held", seconds=10)
+    wait_until(lambda: guard.state().state == "held")
     assert guard.state().problem is None
     assert [r.levelname for r in caplog.records].count("WARNING") == 1, "told once, not each try"
     late.close()
@@ -238,7 +238,7 @@ def test_a_refused_delay_leaves_the_idle_lock(bus: PrivateBus, guard: SleepGuard
     fake.refusals["Get"] = "org.freedesktop.DBus.Error.AccessDenied"
     guard.keep_awake("Job 3 trains")
     fake.wait_held(("idle", "block"))
-    wait_until(lambda: guard.state().problem, seconds=10)
+    wait_until(lambda: guard.state().problem)
     assert (guard.state().state, guard.state().delay_seconds) == ("held", None)
     fake.close()
 
@@ -257,7 +257,7 @@ def test_without_any_bus_it_says_so_and_stops_at_once(tmp_path: Path) -> None:
     guard = SleepGuard(Logind(f"unix:path={tmp_path}/nothing"), Listener())
     guard.start()
     guard.keep_awake("Job 3 trains")
-    wait_until(lambda: guard.state().problem, seconds=10)
+    wait_until(lambda: guard.state().problem)
     assert guard.state().state == "unprotected"
     assert not guard.state().announced
     guard.stop()
@@ -274,9 +274,9 @@ def test_a_desktop_holds_it_where_logind_does_not(bus: PrivateBus, tmp_path: Pat
     )
     guard.start()
     guard.keep_awake("Job 3 trains")
-    wait_until(lambda: guard.state().by == ("desktop",), seconds=10)
+    wait_until(lambda: guard.state().by == ("desktop",))
     assert guard.state().state == "held"
     guard.keep_awake("")
-    wait_until(lambda: guard.state().state == "off", seconds=10)
+    wait_until(lambda: guard.state().state == "off")
     guard.stop()
     desktop.close()

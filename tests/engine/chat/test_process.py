@@ -259,7 +259,7 @@ def test_a_reader_that_does_not_read_holds_up_no_end(start: Start, model: Path) 
     chat.send(*[b"no command"] * 2000)
     wait_until(lambda: _unread(chat) > 60_000, what="the pipe is full")
     chat.process.send_signal(signal.SIGTERM)
-    assert chat.process.wait(timeout=30) == 75
+    assert chat.process.wait(timeout=60) == 75
 
 
 def test_a_reader_that_is_gone_is_the_end(start: Start, model: Path) -> None:

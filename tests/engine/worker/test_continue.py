@@ -48,12 +48,13 @@ class _Kind:
             root, spec, precision=self.precision, moments=self.moments, resume_from=resume_from
         )
 
-    def start(self, run: RunFolder) -> Worker:
+    def start(self, run: RunFolder, *, halt_at: int = 0) -> Worker:
         """Start a worker."""
         if not self.packed:
-            return start(run)
+            return start(run, halt_at=halt_at)
         plan = pack_plan([run.read_spec()])
-        return start_pack(make_pack(run.root.with_name(f"{run.root.name}-pack"), [run], plan))
+        pack = make_pack(run.root.with_name(f"{run.root.name}-pack"), [run], plan)
+        return start_pack(pack, halt_at=halt_at)
 
     def finish(self, run: RunFolder) -> RunFolder:
         """Run to the end; it must succeed."""
@@ -166,7 +167,7 @@ def test_killed_and_resumed_it_equals_one_that_was_not(tmp_path: Path, name: str
     child = msgspec.structs.replace(child, eval=msgspec.structs.replace(child.eval, every_steps=25))
     whole = kind.finish(kind.run(base / "whole", child))
     first = kind.run(base / "first", child)
-    worker = kind.start(first)
+    worker = kind.start(first, halt_at=8)
     wait_until(first.list_checkpoints, what="it has a checkpoint")
     worker.send(signal.SIGKILL)
     assert worker.wait() == -signal.SIGKILL
@@ -187,7 +188,7 @@ def test_asked_to_leave_it_is_resumed_with_the_age_of_its_moments(tmp_path: Path
     parent = kind.finish(kind.run(base / "parent", msgspec.structs.replace(spec, steps=10)))
     child = continued(parent, steps=400)
     first = kind.run(base / "first", child)
-    worker = start(first)
+    worker = start(first, halt_at=2)
     wait_until(lambda: len(curve(first)) >= 2, what="some steps are done")
     worker.send(signal.SIGTERM)
     assert worker.wait() == EXIT_YIELDED

@@ -247,7 +247,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
     uninterrupted = attempt(0)
     finish(uninterrupted)
     first = attempt(1)
-    worker = start(first)
+    worker = start(first, halt_at=4)
     wait_until(lambda: len(curve(first)) >= 4, what="some steps are done")
     worker.send(signal.SIGTERM)
     assert worker.wait() == EXIT_YIELDED, first.log.read_text()

@@ -71,13 +71,13 @@ def test_steps_are_taken_as_they_are() -> None:
 
 def test_many_rows_are_not_shuffled_at_every_step() -> None:
     orders = [RowOrder(_spec(seed=seed)) for seed in range(8)]
-    begun = time.monotonic()
+    begun = time.process_time()
     # Lanes of a pack take turns, and each asks for its next step too.
     for step in range(100):
         for order in orders:
             order.rows_of_step(range(100_000), step)
             order.rows_of_step(range(100_000), step + 1)
-    assert time.monotonic() - begun < 8.0
+    assert time.process_time() - begun < 8.0
 
 
 def test_an_order_that_is_kept_is_the_one_that_is_made_anew() -> None:

@@ -149,7 +149,7 @@ def test_a_stop_signal_checkpoints_and_exits(base: Path, number: signal.Signals)
     worker = start_worker(folder)
     wait_until(lambda: len(_curve(folder)) >= 2, what="two steps")
     worker.send_signal(number)
-    assert worker.wait(timeout=30) == EXIT_YIELDED
+    assert worker.wait(timeout=120) == EXIT_YIELDED
     events = events_of(folder)
     yielded = events[-1]
     assert isinstance(yielded, Yielded)
@@ -167,7 +167,7 @@ def test_a_stop_before_training_leaves_at_once(base: Path) -> None:
     worker = start_worker(folder)
     wait_until(lambda: events_of(folder), what="the first event")
     worker.terminate()
-    assert worker.wait(timeout=30) == EXIT_YIELDED
+    assert worker.wait(timeout=120) == EXIT_YIELDED
     assert isinstance(events_of(folder)[-1], Yielded)
 
 
@@ -183,7 +183,7 @@ def test_control_commands_are_obeyed_and_acknowledged(base: Path) -> None:
     )
     with folder.control.open("ab") as file:
         file.write(encode_command(ControlCommand(command_id="b", kind="stop")))
-    assert worker.wait(timeout=30) == EXIT_YIELDED
+    assert worker.wait(timeout=120) == EXIT_YIELDED
     done = [event.command_id for event in events_of(folder) if isinstance(event, ControlDone)]
     assert done == ["a", "b"]
 
@@ -289,7 +289,7 @@ def test_a_second_worker_on_a_folder_is_refused(base: Path) -> None:
     wait_until(lambda: events_of(folder), what="the first event")
     assert run_worker(folder) == CATALOGUE["RUN-FOLDER-BUSY"].exit_code
     first.terminate()
-    assert first.wait(timeout=30) == EXIT_YIELDED
+    assert first.wait(timeout=120) == EXIT_YIELDED
 
 
 def test_a_device_that_is_not_there_is_refused(base: Path) -> None:
