@@ -1,12 +1,13 @@
 """Data on its way to a new job: what was chosen last counts, and nothing is sent twice or lost."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from e2e.browsing import REFUSALS, OpenVisitor, wait_for
 from e2e.conftest import Studio
-from playwright.sync_api import Page, Request, Route, expect
+from playwright.sync_api import Error, Page, Request, Route, expect
 from support.tiny import chat_rows, write_jsonl
 
 _CHECKS = "**/new/drafts/*/check"
@@ -22,10 +23,11 @@ class Held:
         self.pattern = pattern
         self.method = method
         self.routes: list[Route] = []
+        self.over = False
         page.route(pattern, self._hold)
 
     def _hold(self, route: Route) -> None:
-        if self.method and route.request.method != self.method:
+        if self.over or (self.method and route.request.method != self.method):
             route.continue_()
         else:
             self.routes.append(route)
@@ -37,8 +39,12 @@ class Held:
         return self.routes[0]
 
     def let_all_pass(self) -> None:
-        """Hold nothing any more."""
-        self.page.unroute(self.pattern)
+        """Hold nothing any more, nor what was asked since the first."""
+        self.over = True
+        for route in self.routes[1:]:
+            # The page may have given it up.
+            with suppress(Error):
+                route.continue_()
 
 
 def new_page(open_visitor: OpenVisitor, studio: Studio, path: str = "/new") -> Page:

@@ -2,6 +2,7 @@
 
 from e2e.browsing import OpenVisitor
 from e2e.conftest import Studio
+from playwright.sync_api import Route, expect
 from support.waiting import wait_until
 
 
@@ -29,3 +30,46 @@ def test_what_a_script_has_styled_is_swapped_within_the_content_security_policy(
     )
     wait_until(lambda: page.evaluate("window.fetched") > 0, what="it is settled")
     assert page.locator("#hardware").inner_text() == "new"
+
+
+def test_the_keyboard_stays_where_it_is_in_a_part_that_comes_anew(
+    open_visitor: OpenVisitor, studio: Studio
+) -> None:
+    visitor = open_visitor(studio.daemon)
+    page = visitor.go("/")
+    part, step = page.locator("#queue"), 0
+
+    def answer(route: Route) -> None:
+        nonlocal step
+        step += 1
+        new = '<a href="/jobs/9">a new one</a>' if step > 1 else ""
+        links = "".join(f'<a href="/jobs/{job}">job {job}, step {step}</a>' for job in (1, 2, 2))
+        buttons = "<button>Pause</button><button>Pause</button>"
+        gone = "" if step > 3 else '<a href="/jobs/3">it ends</a>'
+        route.fulfill(content_type="text/html", body=new + links + buttons + gone)
+
+    def fetch() -> None:
+        with page.expect_response("**/parts/queue"):
+            page.evaluate("htmx.trigger('#queue', 'refresh')")
+        first = part.locator("[href='/jobs/1']")
+        wait_until(lambda: first.inner_text() == f"job 1, step {step}", what="it is swapped in")
+
+    page.route("**/parts/policy", lambda route: route.fulfill(status=204))
+    page.route("**/parts/hardware", lambda route: route.fulfill(status=204))
+    page.route("**/parts/queue", answer)
+    fetch()
+    second = part.locator("[href='/jobs/2']").nth(1)
+    second.focus()
+    fetch()
+    expect(second).to_be_focused()
+    part.locator("button").nth(1).focus()
+    fetch()
+    expect(part.locator("button").nth(1)).to_be_focused()
+    # Of what is gone, nothing else takes the place.
+    part.locator("[href='/jobs/3']").focus()
+    fetch()
+    expect(part.locator(":focus")).to_have_count(0)
+    # Who is elsewhere stays there.
+    page.locator(".brand").focus()
+    fetch()
+    expect(page.locator(".brand")).to_be_focused()

@@ -2,6 +2,7 @@
 // connection, and the place where errors are shown.
 
 import { listen } from "./events.js";
+import { focusAgain, focusIn } from "./keep_focus.js";
 
 const REFRESH_EVERY_MS = 1000;
 const SETTLE_MS = 50;
@@ -76,15 +77,19 @@ document.addEventListener("visibilitychange", () => {
 // A part that has not changed is left alone: an open list of choices, a text selection and the
 // focus survive.
 const shown = new WeakMap();
+const focused = new WeakMap();
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, xhr } = event.detail;
   if (xhr.status >= 400) return;
   if (shown.get(target) === xhr.responseText) event.detail.shouldSwap = false;
   shown.set(target, xhr.responseText);
+  focused.set(target, focusIn(target));
 });
 
 document.addEventListener("htmx:afterSwap", (event) => {
-  if (event.detail.target === errors) errors.scrollIntoView({ block: "nearest" });
+  const { target } = event.detail;
+  focusAgain(target, focused.get(target));
+  if (target === errors) errors.scrollIntoView({ block: "nearest" });
 });
 
 const byUser = (event) => event.detail.requestConfig.verb !== "get";
