@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 # Spinning OpenMP threads slow every process of a busy machine several times over.
 export OMP_WAIT_POLICY := PASSIVE
-# Two processes, each with the files of tests that it takes, in the order of `tests/conftest.py`;
-# torch's own threads would only fight.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three processes, each with the files of tests that it takes, in the order of `tests/conftest.py`:
+# on two cores the third finds time while others wait for daemons and browsers. Torch's own threads
+# would only fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -36,12 +37,11 @@ check: $(VENV)/.dev ## Lint, types, import rules
 	$(BIN)/mypy src tests
 	$(BIN)/lint-imports
 
-test: check browser ## All checks and all tests but the long fault suites
+test: check browser ## All checks and all tests but the long suites
 	$(PYTEST) -m "not full"
 
-# They wait for processes more than the others do, so a third process finds time.
-test-full: $(VENV)/.dev browser ## The long fault suites
-	$(PYTEST) --numprocesses 3 -m "full and not thorough and not gpu"
+test-full: $(VENV)/.dev browser ## The long suites: faults, browsers, real processes
+	$(PYTEST) -m "full and not thorough and not gpu"
 
 test-thorough: $(VENV)/.dev browser ## What takes minutes of a real model, and the other targets
 	$(PYTEST) -m "thorough and not gpu"

@@ -35,16 +35,23 @@ _LONG_FIRST = (
     "e2e/test_live.py",
     "e2e/test_restart.py",
 )
-"""Of two processes, neither is to begin one of these when the other has nothing left to do."""
-
-
+"""Of several processes, none is to begin one of these when the others have nothing left to do."""
 _LONG_SECONDS = 900
 """For a test of the long suites that names no limit: a slow machine takes twice as long."""
 
 
+_LONG_FOLDERS = ("e2e", "faults")
+"""Theirs are the long suites, but for the tests that are marked `quick`."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take minutes; all others keep their order."""
+    long = tuple(Path(__file__).parent / name for name in _LONG_FOLDERS)
     for item in items:
+        in_them = any(folder in item.path.parents for folder in long)
+        if in_them and not item.get_closest_marker("quick"):
+            item.add_marker(pytest.mark.full)
         if item.get_closest_marker("full") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LONG_SECONDS))
     folder = Path(__file__).parent

@@ -22,6 +22,7 @@ from slidepack.daemon.store.documents import Documents
 _PASSWORD = "correct horse battery"
 
 
+@pytest.mark.full
 def test_tokens_are_made_listed_and_removed(served_farm: Farm, command: Command) -> None:
     _, made = command("tokens", "add", "a script", "--scope", "jobs", "--days", "7")
     assert made["record"]["scopes"] == ["jobs"]
@@ -76,6 +77,7 @@ def test_a_password_is_set_without_a_daemon(
     assert "another one" not in shown.out + shown.err
 
 
+@pytest.mark.full
 def test_a_password_is_set_while_the_daemon_runs(
     daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

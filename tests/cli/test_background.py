@@ -20,6 +20,7 @@ def test_a_failure_of_the_body_comes_out_and_starts_nothing(daemon: DaemonProces
     assert daemon.api("GET", "/health")["status"] == "ready", "the daemon found is left alone"
 
 
+@pytest.mark.full
 def test_a_daemon_that_cannot_start_says_why(tmp_path: Path, daemon: DaemonProcess) -> None:
     home = tmp_path / "blocked"
     home.mkdir()

@@ -70,6 +70,7 @@ def events(skipped: dict[int, int]) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.full
 def test_it_measures_a_daemon_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "web", *SMALL, "--json"]) == 0
     result = msgspec.json.decode(capsys.readouterr().out)
@@ -89,6 +90,7 @@ def test_it_measures_a_daemon_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
     assert figures["upload of 0.04 GB: rate"]["value"] > 0.0
 
 
+@pytest.mark.full
 def test_a_listener_that_misses_a_step_is_noticed() -> None:
     for skipped, short in (({}, 0), ({0: 30, 2: 31}, 2)):
         with events(skipped) as url:

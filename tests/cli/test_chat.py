@@ -39,6 +39,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("sys.stdin", stream)
 
 
+@pytest.mark.full
 def test_once_prints_both_voices_one_after_the_other(capsys: Capture) -> None:
     assert run(["chat", "1", "--once", "Hi", "--seed", "3", "--max-tokens", "6"]) == 0
     out = capsys.readouterr().out

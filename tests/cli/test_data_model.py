@@ -75,6 +75,7 @@ def _fixed(arguments: list[str], fix: dict[str, Any]) -> list[str]:
     return [*arguments, option] if fix["value"] is True else [*arguments, option, str(fix["value"])]
 
 
+@pytest.mark.full
 def test_every_fix_is_an_option_that_helps(tmp_path: Path, model: Path) -> None:
     turns = [
         {"role": "user", "content": "Say it again."},

@@ -66,6 +66,7 @@ def run_doctor(home: Path, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.full
 def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     child = run_doctor(tmp_path / "data")
     output = msgspec.json.decode(child.stdout, type=DoctorOutput)

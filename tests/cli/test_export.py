@@ -47,6 +47,7 @@ def test_a_job_is_exported_and_checked(command: Command, tmp_path: Path) -> None
     assert found is not None and found.holds and found.loader == "transformers"
 
 
+@pytest.mark.full
 def test_a_jobs_run_folder_needs_no_daemon(
     command: Command,
     served_farm: Farm,
@@ -93,6 +94,7 @@ def test_a_job_without_a_result_is_refused(
     assert status == CATALOGUE["RUN-NO-RESULT"].exit_code
 
 
+@pytest.mark.full
 def test_people_are_told_the_figures(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

@@ -88,6 +88,7 @@ def test_while_the_command_line_loads(tmp_path: Path) -> None:
     assert line.startswith("RUN-INTERRUPTED: ")
 
 
+@pytest.mark.full
 def test_in_the_upload_of_a_big_file(served_farm: Farm, tmp_path: Path) -> None:
     daemon = served_farm.daemon
     fifo = tmp_path / "rows.jsonl"
@@ -113,6 +114,7 @@ def test_in_the_upload_of_a_big_file(served_farm: Farm, tmp_path: Path) -> None:
     served_farm.act(json.loads(out)["id"], "cancel")
 
 
+@pytest.mark.full
 def test_while_a_model_is_added(daemon: DaemonProcess, smollm2_gguf: Path) -> None:
     process = _start(daemon.home, "models", "add", str(smollm2_gguf), "--json")
     wait_until(

@@ -55,6 +55,7 @@ def test_every_command_has_json() -> None:
     assert all("json_output" in call.__annotations__ for call in commands.values() if call)
 
 
+@pytest.mark.full
 def test_from_a_file_of_settings_to_the_best_adapter(
     command: Command,
     served_farm: Farm,

@@ -105,6 +105,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return call
 
 
+@pytest.mark.full
 def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
     project: Path, refused: Callable[..., Any]
 ) -> None:

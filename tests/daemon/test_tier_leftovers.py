@@ -45,6 +45,7 @@ def _killed(shop: Shop, base: Path, drive: Path) -> int:
     return job_id
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
 def test_they_go_with_the_end_and_checkpoints_stay(
     shop: Shop, tmp_path: Path, state: JobState

@@ -1,10 +1,12 @@
 """Who gets in: one browser a link."""
 
+import pytest
 from e2e.browsing import REFUSALS, OpenVisitor
 from e2e.conftest import Studio
 from playwright.sync_api import Browser, expect
 
 
+@pytest.mark.quick
 def test_link_logs_one_browser_in_once(
     browser: Browser, open_visitor: OpenVisitor, studio: Studio
 ) -> None:

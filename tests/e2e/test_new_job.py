@@ -73,6 +73,7 @@ def logits_of_merged_weights(model_path: Path, adapter: Path, ids: torch.Tensor)
     return logits
 
 
+@pytest.mark.quick
 def test_dropped_file_becomes_an_adapter_that_peft_loads(
     open_visitor: OpenVisitor, studio: Studio, tmp_path: Path
 ) -> None:

@@ -323,6 +323,7 @@ def test_a_sweep_unfolds_and_moves_as_one(
     wait_until(lambda: order(farm) == expected, what="they changed places")
 
 
+@pytest.mark.quick
 def test_an_empty_queue_says_what_to_do(daemon: DaemonProcess, open_visitor: OpenVisitor) -> None:
     page = open_visitor(daemon).go("/queue")
     expect(page.get_by_role("link", name="Make the first one")).to_be_visible()

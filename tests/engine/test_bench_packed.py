@@ -90,6 +90,7 @@ def measured() -> tuple[PackedOptions, dict[str, Any]]:
     return options, bench_packed(options)
 
 
+@pytest.mark.full
 def test_a_measurement_is_consistent(measured: tuple[PackedOptions, dict[str, Any]]) -> None:
     options, result = measured
     _check(result, options)

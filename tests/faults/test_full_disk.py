@@ -88,6 +88,7 @@ def _leftovers(home: Path) -> list[str]:
     return sorted(names)
 
 
+@pytest.mark.quick
 def test_uploads_onto_a_full_disk_leave_nothing(
     disk_daemon: DaemonProcess, disk: SmallDisk, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def _killed(root: Path, whole: RunFolder, seed: int, kills: int) -> tuple[list[C
     return chains, saving
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 3), pytest.param(2, 20, marks=pytest.mark.full)], ids=["3", "20"]
 )
@@ -184,6 +185,7 @@ def test_with_every_checkpoint_damaged_it_starts_from_the_base(
     assert_same_end(short, folder)
 
 
+@pytest.mark.quick
 def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
     spec = _spec(tmp_path, steps=120, checkpoint_every_steps=4)
     whole = make_run(tmp_path / "whole", spec)

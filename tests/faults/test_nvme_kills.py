@@ -96,6 +96,7 @@ def _went_on(chains: list[Chain]) -> bool:
     return any(started(one).from_step for chain in chains for one in chain.attempts[1:])
 
 
+@pytest.mark.quick
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 5), pytest.param(2, 50, marks=pytest.mark.full)], ids=["5", "50"]

@@ -146,6 +146,7 @@ def _kill_at_random(chain: _Chain, moments: random.Random) -> bool:
     return code != 0
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("seed", "kills"), [(4, 2), pytest.param(2, 10, marks=pytest.mark.full)], ids=["2", "10"]
 )

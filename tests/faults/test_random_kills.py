@@ -93,8 +93,9 @@ def _survive(farm: Farm, jobs: int, strikes: int, seed: int) -> None:
     assert "Traceback" not in farm.daemon.log
 
 
-def test_ten_deaths_change_nothing(farm: Farm) -> None:
-    _survive(farm, jobs=4, strikes=10, seed=20261130)
+@pytest.mark.quick
+def test_five_deaths_change_nothing(farm: Farm) -> None:
+    _survive(farm, jobs=2, strikes=5, seed=20261130)
 
 
 @pytest.mark.full

@@ -4,10 +4,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from support.daemons import DaemonProcess
 from support.queueing import make_farm
 
 
+@pytest.mark.full
 def test_workers_outlive_a_watchdog_kill(
     daemon: DaemonProcess, tiny_model: Path, tmp_path: Path
 ) -> None:

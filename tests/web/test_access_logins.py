@@ -155,6 +155,7 @@ def test_large_and_odd_bodies_of_the_login_are_refused(daemon: DaemonProcess) ->
         daemon.api("PUT", "/password", json={"new": _PASSWORD})
 
 
+@pytest.mark.full
 def test_guessing_waits_and_says_how_long(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "home") as daemon, _client(daemon) as client:
         daemon.api("PUT", "/password", json={"new": _PASSWORD})
@@ -182,6 +183,7 @@ def test_guessing_waits_and_says_how_long(tmp_path: Path) -> None:
         assert set(guesses) == {401}, "nobody guesses a link, so none has to wait"
 
 
+@pytest.mark.full
 def test_a_service_keeps_its_link_out_of_the_journal(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path / "home")
     process = subprocess.Popen(
@@ -198,6 +200,7 @@ def test_a_service_keeps_its_link_out_of_the_journal(tmp_path: Path) -> None:
     assert "token=" not in said
 
 
+@pytest.mark.full
 def test_a_flood_of_logins_is_turned_away_without_a_pile(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "home") as daemon:
         daemon.api("PUT", "/password", json={"new": _PASSWORD})
@@ -216,6 +219,7 @@ def test_a_flood_of_logins_is_turned_away_without_a_pile(tmp_path: Path) -> None
         assert codes.count(401) <= 9, "counted before they are looked at"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("restored")
 def test_a_new_password_ends_the_other_sessions_and_asks_for_the_old_one(
     daemon: DaemonProcess, browser: httpx.Client
@@ -273,6 +277,7 @@ def test_logging_out_ends_the_session_itself(daemon: DaemonProcess, browser: htt
     assert browser.get("/").status_code == 401, "a copy of the cookie is worth nothing"
 
 
+@pytest.mark.full
 def test_an_open_stream_ends_with_its_session(daemon: DaemonProcess, browser: httpx.Client) -> None:
     ended = threading.Event()
 

@@ -33,6 +33,7 @@ def _log_in(daemon: DaemonProcess, typed: str, **headers: str) -> httpx.Response
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "headers", [_THROUGH, {"x-forwarded-for": "203.0.113.9"}], ids=["name", "forwarded"]
 )

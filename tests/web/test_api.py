@@ -129,6 +129,7 @@ def test_a_job_says_what_becomes_of_longer_rows(served_farm: Farm) -> None:
             assert f"longer ones are {shown[policy]}<" in client.get(f"/jobs/{job_id}").text
 
 
+@pytest.mark.full
 def test_a_job_may_train_every_weight(served_farm: Farm) -> None:
     daemon = served_farm.daemon
     request = {

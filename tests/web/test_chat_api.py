@@ -199,6 +199,7 @@ def test_jobs_wait_for_a_chat_and_go_on_when_it_ends(farm: Farm) -> None:
     farm.daemon.wait_for(job, "cancelled")
 
 
+@pytest.mark.full
 def test_a_pause_ends_a_chat_within_seconds_and_keeps_others_away(
     farm: Farm, client: httpx.Client
 ) -> None:
@@ -227,6 +228,7 @@ def test_models_lists_what_can_answer(farm: Farm, client: httpx.Client) -> None:
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "CHAT-VOICE-UNKNOWN")
 
 
+@pytest.mark.full
 def test_a_completion_is_in_openais_shape_and_a_seed_repeats_it(
     farm: Farm, client: httpx.Client
 ) -> None:

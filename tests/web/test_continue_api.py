@@ -34,6 +34,7 @@ def _refused(farm: Farm, job_id: int, code: str, **request: Any) -> Any:
     return response.json()
 
 
+@pytest.mark.full
 def test_a_chain_of_jobs_begins_each_where_the_one_before_ended(
     served_farm: Farm, parent: int
 ) -> None:

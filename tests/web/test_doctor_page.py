@@ -24,6 +24,7 @@ def examined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess
         yield daemon
 
 
+@pytest.mark.full
 def test_every_finding_is_on_the_page_with_what_to_do(examined: DaemonProcess) -> None:
     found = examined.api("GET", "/doctor")["last"]["findings"]
     with examined.http() as client:
@@ -53,6 +54,7 @@ def test_the_report_is_text_that_may_be_shown_to_anybody(examined: DaemonProcess
     assert examined.address.token not in answer.text
 
 
+@pytest.mark.full
 def test_it_looks_again_when_asked(examined: DaemonProcess) -> None:
     before = examined.api("GET", "/doctor")["last"]["at"]
     assert examined.api("POST", "/doctor")["running"]

@@ -85,6 +85,7 @@ def test_a_file_comes_in_pieces_and_becomes_a_dataset(client: httpx.Client) -> N
     assert client.get(f"{UPLOADS}/{draft['id']}").status_code == 404
 
 
+@pytest.mark.full
 def test_a_cut_connection_keeps_what_came_and_no_dataset(host: DaemonProcess) -> None:
     daemon = host
     listed = daemon.api("GET", "/datasets")
@@ -117,6 +118,7 @@ def test_a_cut_connection_keeps_what_came_and_no_dataset(host: DaemonProcess) ->
         assert _check(client, draft["id"])["dataset"]["report"]["accepted"] == 400_000
 
 
+@pytest.mark.full
 def test_a_connection_that_vanished_does_not_hold_its_file(host: DaemonProcess) -> None:
     data = _rows("vanished connection", 300_000)
     with host.http() as client:
@@ -148,6 +150,7 @@ def _answer(connection: socket.socket) -> bytes:
     return said
 
 
+@pytest.mark.full
 def test_an_upload_outlives_the_daemon_for_a_day(daemon: DaemonProcess) -> None:
     data = _rows("restart")
     with daemon.http() as client:

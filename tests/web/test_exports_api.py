@@ -74,6 +74,7 @@ def test_an_export_is_made_downloaded_and_deleted(served_farm: Farm) -> None:
     assert _refused(served_farm, "GET", f"/exports/{export_id}") == "EXPORT-NOT-FOUND"
 
 
+@pytest.mark.full
 def test_an_export_outlives_its_job(served_farm: Farm) -> None:
     daemon = served_farm.daemon
     job_id = served_farm.queue(steps=2, eval_every_steps=0, sample_prompts=[])

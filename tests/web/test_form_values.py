@@ -131,6 +131,7 @@ def send(farm: Farm, text: str) -> int:
     return int(answer.json()["go"].rpartition("/")[2])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("request_of", REQUESTS, ids=["usual", "odd", "now", "qlora", "full"])
 def test_the_form_as_it_is_asks_for_the_same_job(farm: Farm, request_of: dict[str, Any]) -> None:
     farm.daemon.api("POST", "/queue/pause")

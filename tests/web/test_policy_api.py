@@ -27,6 +27,7 @@ def _call(daemon: DaemonProcess, method: str, path: str, body: Any = None) -> ht
         return client.request(method, f"/api/v1{path}", json=body)
 
 
+@pytest.mark.full
 def test_the_policy_is_read_replaced_and_changed(daemon: DaemonProcess) -> None:
     first = daemon.api("GET", "/policy")
     assert set(first) == set(Policy.__struct_fields__)
@@ -63,6 +64,7 @@ def test_an_invalid_policy_is_refused_with_the_field_named(
     assert shared_daemon.api("GET", "/policy") == before
 
 
+@pytest.mark.full
 def test_a_pause_is_sticky_and_resuming_ends_it(daemon: DaemonProcess) -> None:
     assert daemon.api("GET", "/policy/state")["hold"] is None
     state = daemon.api("POST", "/queue/pause")
@@ -111,6 +113,7 @@ def test_a_pause_that_cannot_be_is_refused(
     assert shared_daemon.api("GET", "/policy/state")["hold"] is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("until", ["1.8e12", "1e300", "-1e18", '"soon"', "1e999"])
 def test_whatever_pause_is_stored_the_daemon_lives(daemon: DaemonProcess, until: str) -> None:
     daemon.api("POST", "/queue/pause")

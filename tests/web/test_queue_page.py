@@ -57,6 +57,7 @@ def page(farm: Farm, path: str) -> str:
     return answer.text
 
 
+@pytest.mark.full
 def test_several_jobs_are_acted_on_and_each_answers_for_itself(farm: Farm, jobs: list[int]) -> None:
     first, second, third, _ = jobs
     paused = act(farm, "pause", [first, second])

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm, make_farm
 from support.tiny import chat_rows, write_jsonl
@@ -17,6 +18,7 @@ def _paused(farm: Farm, **changes: Any) -> int:
     return job
 
 
+@pytest.mark.full
 def test_a_dataset_goes_when_nothing_needs_it(
     daemon: DaemonProcess, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -50,6 +52,7 @@ def test_a_dataset_goes_when_nothing_needs_it(
         assert client.post("/api/v1/jobs", json=request).json()["code"] == "DATA-NOT-FOUND"
 
 
+@pytest.mark.full
 def test_a_job_and_a_model_say_what_they_free(served_farm: Farm, tiny_model: Path) -> None:
     daemon = served_farm.daemon
     # Held until both have been asked: it is short.
@@ -72,6 +75,7 @@ def test_a_job_and_a_model_say_what_they_free(served_farm: Farm, tiny_model: Pat
         assert client.get(f"/api/v1/jobs/{job}/removal").status_code == 404
 
 
+@pytest.mark.full
 def test_rejects_come_page_by_page(daemon: DaemonProcess) -> None:
     good = '{"prompt": "p", "completion": "c"}\n' * 400
     bad = "".join(f'{{"prompt": "bad {i}"}}\n' for i in range(130))

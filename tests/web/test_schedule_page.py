@@ -48,6 +48,7 @@ def _errors(text: str) -> list[str]:
     return re.findall(r'class="wrong"[^>]*>(.*?)<', text)
 
 
+@pytest.mark.full
 def test_hours_are_stored_at_once_and_shown_again(visitor: _Visitor) -> None:
     noon = {"day-4-sun": "on", "start-4": "12:15", "end-4": "00:00"}
     answer = visitor.send("hours", **_HOURS, **_NIGHT, **noon)

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import httpx
+import pytest
 from support.queueing import Farm
 
 _SHORT = {"steps": 12, "eval_every_steps": 4, "checkpoint_every_steps": 5}
@@ -14,6 +15,7 @@ def _get(farm: Farm, path: str, **query: Any) -> httpx.Response:
         return client.get(f"/api/v1{path}", params=query)
 
 
+@pytest.mark.full
 def test_series_checkpoints_and_first_row_of_a_job(served_farm: Farm) -> None:
     job_id = served_farm.queue(**_SHORT)
     served_farm.finish(job_id)

@@ -10,6 +10,7 @@ from slidepack.daemon.settings import Settings
 from slidepack.web.settings_view import ABOUT
 
 
+@pytest.mark.full
 def test_settings_are_shown_changed_and_refused(daemon: DaemonProcess, tmp_path: Path) -> None:
     file = daemon.home / "settings.toml"
     file.write_text("# mine\nnvme = 'on'\n")

@@ -97,6 +97,7 @@ def test_bad_settings_are_named(tmp_path: Path, toml: str, variables: dict[str, 
     _assert_refused(done, "DAEMON-SETTINGS", 77)
 
 
+@pytest.mark.full
 def test_the_address_is_the_owners_and_gone_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_second_job_is_loaded_into_the_chat_that_there_is(
     assert one.text(f"job-{first}") == other.text(f"job-{second}") != ""
 
 
+@pytest.mark.full
 def test_several_who_want_the_same_voices_at_once_all_get_them(
     shop: ChatShop, model: Path, tuned: Path
 ) -> None:
@@ -224,6 +225,7 @@ def test_memory_that_a_chat_has_just_left_may_still_look_taken(shop: ChatShop, m
         future.result(0)
 
 
+@pytest.mark.full
 def test_another_model_takes_the_place_of_an_idle_chat_and_of_no_busy_one(
     shop: ChatShop, model: Path, tmp_path: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_an_answer_is_stopped_and_the_chat_goes_on(shop: ChatShop, model: Path) 
     assert shop.ask(view.id, "base", max_tokens=2).wait().done("base").new_tokens == 2
 
 
+@pytest.mark.full
 def test_a_crash_is_told_with_the_logs_last_line_and_the_next_ask_begins_anew(
     shop: ChatShop, model: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_one_that_refuses_is_tried_again_and_keeps_no_other_waiting(
         assert [d.error for d in notices.outbox.recent()[0].deliveries] == ["", ""]
 
 
+@pytest.mark.full
 def test_one_that_drips_and_one_that_is_gone_are_told_apart(
     tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -282,6 +283,7 @@ def test_the_secret_is_in_no_argument_environment_log_or_text(
     assert b"s3cret" not in (tmp_path / "slidepack.db").read_bytes()
 
 
+@pytest.mark.full
 def test_stopping_stores_what_came_and_ends_what_hangs(tmp_path: Path, receiver: Receiver) -> None:
     notices = open_notices(tmp_path)
     add_address(tmp_path, receiver.url())

@@ -77,6 +77,7 @@ def test_without_a_device_it_says_why(shop: PlanShop) -> None:
     assert report.waiting == "waits until the hardware has been looked at"
 
 
+@pytest.mark.full
 def test_notes_say_what_the_plan_does_not_know(shop: PlanShop) -> None:
     shop.add()
     assert [note.partition(" ")[0] for note in _ask(shop).notes] == ["The"]
@@ -120,6 +121,7 @@ def test_asking_what_would_be_changes_nothing(shop: PlanShop) -> None:
     assert _jobs(after) == _jobs(before)
 
 
+@pytest.mark.full
 def test_another_card_makes_it_shorter_and_a_slow_one_less_so(shop: PlanShop) -> None:
     shop.report = cards(1)
     for _ in range(4):
@@ -143,6 +145,7 @@ def test_less_memory_on_a_card_keeps_a_job_from_it(shop: PlanShop) -> None:
     assert [job.fits for job in report.jobs] == [False]
 
 
+@pytest.mark.full
 def test_extra_jobs_have_what_was_asked_for_and_the_rest_of_their_like(shop: PlanShop) -> None:
     job = shop.add(batch_size=4)
     asked = (
@@ -157,6 +160,7 @@ def test_extra_jobs_have_what_was_asked_for_and_the_rest_of_their_like(shop: Pla
     assert jobs["extra 1"].method == "lora"
 
 
+@pytest.mark.full
 def test_without_its_device_a_job_that_runs_goes_on_elsewhere(shop: PlanShop) -> None:
     job = shop.add()
     shop.run(job, "cuda:0", steps=25, tokens=480)
@@ -164,12 +168,14 @@ def test_without_its_device_a_job_that_runs_goes_on_elsewhere(shop: PlanShop) ->
     assert (one.devices, one.running, one.steps) == (("cuda:1",), False, 200)
 
 
+@pytest.mark.full
 def test_a_job_that_waits_for_one_that_would_not_be_begins(shop: PlanShop) -> None:
     first = shop.add()
     second = shop.add(JobTiming(after=(first,)))
     assert _jobs(_ask(shop, without_jobs=(first,)))[f"job {second}"].begin == NOW
 
 
+@pytest.mark.full
 def test_no_windows_may_be_asked_for(shop: PlanShop) -> None:
     shop.policy = Policy(windows=(NIGHT,), time_zone="UTC")
     job = shop.add()

@@ -182,6 +182,7 @@ def test_nothing_begins_for_a_moment_and_then_the_queues_order_counts(
     _begun(replanner, 2)
 
 
+@pytest.mark.full
 def test_a_failure_leaves_the_queues_order_is_told_once_and_passes(
     shop: PlanShop, begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:

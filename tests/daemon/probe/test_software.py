@@ -89,6 +89,7 @@ def test_what_the_child_started_holds_nobody_up(tmp_path: Path) -> None:
     psutil.Process(left).kill()
 
 
+@pytest.mark.full
 def test_a_child_that_nobody_can_end_is_not_joined_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

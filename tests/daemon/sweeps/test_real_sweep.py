@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from support.daemons import DaemonProcess
 from support.queueing import make_farm
 from support.waiting import wait_until
 
 
+@pytest.mark.full
 def test_members_share_a_worker_and_those_behind_end_early(
     daemon: DaemonProcess, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def _voice(name: str, folder: Path) -> dict[str, Any]:
     return {"type": "load", "voice": {"name": name, "folder": str(folder)}}
 
 
+@pytest.mark.full
 def test_answers_commands_and_the_end(start: Start, model: Path, tuned: Path) -> None:
     chat = start(model, voices=[{"name": "tuned", "folder": str(tuned)}])
     ready = chat.ready()
@@ -218,6 +219,7 @@ def test_malformed_lines_are_told_and_lose_nothing(start: Start, model: Path) ->
         assert chat.text(ask_id) == judge.answer(ask_id, PROMPTS[2], most=most)
 
 
+@pytest.mark.full
 def test_the_end_of_standard_input_is_the_end(start: Start, model: Path) -> None:
     chat = start(model, context=256)
     chat.ready()

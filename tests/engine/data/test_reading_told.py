@@ -108,6 +108,7 @@ def test_one_large_object_takes_bounded_memory(tmp_path: Path) -> None:
     assert "longer than 16 Mi characters" in caught.value.report.why
 
 
+@pytest.mark.full
 def test_many_small_values_in_one_object_take_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "f.json"
     path.write_text(json.dumps({"x": {f"w{i}": ["ab", i] for i in range(600_000)}}))

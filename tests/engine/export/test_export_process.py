@@ -101,6 +101,7 @@ def test_a_stopped_export_leaves_nothing(
     assert _names(tmp_path / "place") == []
 
 
+@pytest.mark.full
 def test_a_killed_export_is_never_seen_and_cleaned_up_by_the_next(tmp_path: Path) -> None:
     request = _request(tmp_path)
     with _start(request) as process:

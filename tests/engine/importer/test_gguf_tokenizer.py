@@ -147,6 +147,7 @@ def random_texts(count: int) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_ids_equal_the_original_rules(ours: Tokenizer, reference: Reference) -> None:
     for text in TEXTS:
         assert ours.encode(text).ids == reference.encode(text), repr(text)

@@ -64,6 +64,7 @@ def test_a_drive_gives_the_bits_of_ram(form: str, tier: str, clip: str) -> None:
     assert_same(run(model, shape, recipe), _in_ram(form, clip))
 
 
+@pytest.mark.full
 def test_a_tied_head_whose_ends_are_on_a_drive() -> None:
     model, shape = family("gemma2", True)
     recipe = Recipe(split=True, cpu_share=0.5, clip=1.0, micro=4, rows="host")

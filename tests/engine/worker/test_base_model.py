@@ -48,6 +48,7 @@ def test_the_stand_in_goes_with_the_result(tmp_path: Path, method: LoraMethod | 
         assert tokenizer.answer_end_ids
 
 
+@pytest.mark.full
 def test_a_models_own_template_stays_alone(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, steps=2)
     run = make_run(tmp_path / "run", spec)

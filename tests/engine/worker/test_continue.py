@@ -104,6 +104,7 @@ def test_six_steps_and_six_more_are_twelve(tmp_path: Path, kind: _Kind) -> None:
     assert read_state(three[-1].list_checkpoints()[0]).carried_steps == 8
 
 
+@pytest.mark.full
 def test_the_new_chart_begins_where_the_old_one_ended(tmp_path: Path, kind: _Kind) -> None:
     base = _base(tmp_path, kind)
     parent = kind.finish(kind.run(base / "parent", tiny_spec(base, method=kind.method)))
@@ -131,6 +132,7 @@ def test_the_schedule_is_a_new_one(tmp_path: Path) -> None:
     assert rates == pytest.approx([0.0, 1e-3, 2e-3 / 3, 1e-3 / 3])
 
 
+@pytest.mark.full
 def test_of_weights_alone_the_moments_begin_anew(tmp_path: Path, kind: _Kind) -> None:
     base = _base(tmp_path, kind)
     spec = tiny_spec(base, method=kind.method, optim=STEADY)
@@ -157,6 +159,7 @@ def test_of_weights_alone_the_moments_begin_anew(tmp_path: Path, kind: _Kind) ->
     assert result_weights(with_moments) != result_weights(one)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lane", "full"])
 def test_killed_and_resumed_it_equals_one_that_was_not(tmp_path: Path, name: str) -> None:
     kind = KINDS[name]
@@ -239,6 +242,7 @@ def _overlaps(run: RunFolder) -> list[str]:
     return [event.message for event in found]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rows", "held", "told"),
     [
@@ -268,6 +272,7 @@ def test_on_other_data_held_out_rows_that_were_trained_on_are_named(
     assert spec.continues.base_loss is None, "it was measured on other rows"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["alone", "full-bf16-int8"])
 def test_with_its_own_checkpoint_broken_it_begins_with_the_other_jobs(
     tmp_path: Path, name: str

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.families import tiny_family
 from support.runs import events_of, make_run, run_worker, tiny_spec
 from support.tiny import save_tokenizer
@@ -9,6 +10,7 @@ from support.tiny import save_tokenizer
 from slidepack.engine.contract.events import Finished, Sampled
 
 
+@pytest.mark.full
 def test_a_gemma_2_trains_to_the_end(tmp_path: Path) -> None:
     tiny_family(tmp_path / "model", "gemma2", tied=True)
     save_tokenizer(tmp_path / "model")

@@ -49,6 +49,7 @@ def _value(report: JudgeReport, kind: Any, voice: Any) -> float:
     return found
 
 
+@pytest.mark.full
 def test_what_can_be_learned_is_answered_rightly_in_the_end(tmp_path: Path) -> None:
     spec = labelled_spec(
         tmp_path,

@@ -9,6 +9,7 @@ from slidepack.engine.contract.events import Warned
 from slidepack.engine.contract.job import EvalSpec
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("first", "shared"), [(38, 2), (40, 0)])
 def test_held_out_rows_that_are_trained_on_are_counted(
     tmp_path: Path, first: int, shared: int

@@ -219,6 +219,7 @@ def _join(command_id: str, run: RunFolder, priority: int = 0) -> ControlCommand:
     )
 
 
+@pytest.mark.full
 def test_lanes_join_and_leave_a_pack_at_work(long_lanes: Lanes, tmp_path: Path) -> None:
     runs = make_lanes(tmp_path / "first", long_lanes.specs.values())
     first = [lane_ref(runs["stays"], 2), lane_ref(runs["b"], 1), lane_ref(runs["a"], -1)]

@@ -171,6 +171,7 @@ def test_a_stop_before_training_leaves_at_once(base: Path) -> None:
     assert isinstance(events_of(folder)[-1], Yielded)
 
 
+@pytest.mark.full
 def test_control_commands_are_obeyed_and_acknowledged(base: Path) -> None:
     folder = make_run(base / "control", tiny_spec(base, steps=3000, checkpoint_every_steps=0))
     worker = start_worker(folder)
@@ -188,6 +189,7 @@ def test_control_commands_are_obeyed_and_acknowledged(base: Path) -> None:
     assert done == ["a", "b"]
 
 
+@pytest.mark.full
 def test_a_damaged_newest_checkpoint_is_named_and_the_older_one_taken(
     base: Path, whole: RunFolder
 ) -> None:
@@ -268,6 +270,7 @@ def test_rows_that_are_all_too_long_are_refused_with_the_first_line(tmp_path: Pa
     assert "line 1" in failed.error.why
 
 
+@pytest.mark.full
 def test_a_diverging_run_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     spec = tiny_spec(
         tmp_path,

@@ -128,6 +128,7 @@ def _again(root: Path, run: RunFolder, *, last_step: int, rungs: Path) -> RunFol
     return lane
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("last_step", [4, 2])
 def test_a_sweep_that_was_cut_short_ends_the_same(
     jobs: list[JobSpec], tmp_path: Path, last_step: int
@@ -160,6 +161,7 @@ def test_a_sweep_that_cannot_be_read_fails_its_own_lane_only(
     assert _finished_at(lanes[1]) == 12
 
 
+@pytest.mark.full
 def test_runs_of_their_own_are_judged_like_lanes(jobs: list[JobSpec], tmp_path: Path) -> None:
     rungs = tmp_path / "rungs.json"
     runs = _judged([make_run(tmp_path / job.name, job) for job in jobs[:2]], rungs)
