@@ -163,6 +163,19 @@ class Launcher:
             if pack is not None:
                 self.packs.remove(pack.id)
 
+    def is_queued(self, job_id: int) -> bool:
+        """Return whether a job still waits: a user may have cancelled, paused or deleted it.
+
+        Raises:
+            SlidepackError: the database does not answer.
+        """
+        try:
+            return self.jobs.get(job_id).state == "queued"
+        except SlidepackError as error:
+            if error.report.code != "RUN-NOT-FOUND":
+                raise
+            return False
+
     def fail(self, job: JobRecord, error: SlidepackError, now: float) -> None:
         """End a job that can never start.
 
@@ -172,8 +185,7 @@ class Launcher:
         if error.report.code.startswith("DISK-"):
             raise error
         with self.database.transaction():
-            # A user may have cancelled or paused it meanwhile.
-            if self.jobs.get(job.id).state == "queued":
+            if self.is_queued(job.id):
                 self.jobs.set_error(job.id, error.report)
                 self.jobs.move(job.id, "failed", error.report.line(), now)
                 self._outcomes.settled(job, "failed", error.report.line(), error.report, now)

@@ -1,5 +1,6 @@
 """Starts packs of lanes, and lets lanes join them."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,20 +150,25 @@ class PackStarter:
         now: float,
         *,
         alone: bool,
-    ) -> StartedWorker | Waits:
-        nonce, spec = new_nonce(), lanes[0][1]
+    ) -> StartedWorker | Waits | None:
+        nonce, (first, spec) = new_nonce(), lanes[0]
         root = PackFolder(self._paths.pack(nonce))
         identity = RunIdentity(job_id=f"pack {nonce[:8]}", attempt=1, nonce=nonce)
         try:
-            made = [
-                MadeAttempt(job, *self._folders.make(job, spec, plan, nonce, root.log))
-                for job, spec in lanes
-            ]
+            made = self._make(lanes, plan, nonce, root, now)
+            if not made:
+                return None
             refs = tuple(_lane(attempt) for attempt in made)
             root.create(PackSpec(base=spec.base, lanes=refs, exact=self._exact), plan, identity)
         except OSError as error:
             return refused(error, self._paths.packs)
         with self._launcher.database.transaction():
+            gone = [one.job.id for one in made if not self._launcher.is_queued(one.job.id)]
+            if gone:
+                # Nobody else is to suffer for it: the others begin without it at the next look.
+                shutil.rmtree(root.root, ignore_errors=True)
+                why = f"waits: {_named(gone)} left the queue as they were about to begin together"
+                return None if first.id in gone else Waits(why, soon=True)
             pack = self._launcher.packs.add(
                 device=device.key,
                 model=model_key(spec, device.key),
@@ -176,6 +182,24 @@ class PackStarter:
                 why = _together(plan, made, attempt.job.id)
                 self._launcher.begin(attempt, nonce, plan, why, now, pack_id=pack.id)
         return self._launcher.start(made, root, nonce, now, pack=pack)
+
+    def _make(
+        self,
+        lanes: Sequence[tuple[JobRecord, JobSpec]],
+        plan: RunPlan,
+        nonce: str,
+        root: PackFolder,
+        now: float,
+    ) -> list[MadeAttempt]:
+        """Make the lanes' folders; a job whose own cannot be made fails, and the others begin."""
+        made = []
+        for job, spec in lanes:
+            try:
+                folder = self._folders.make(job, spec, plan, nonce, root.log)
+                made.append(MadeAttempt(job, *folder))
+            except SlidepackError as error:
+                self._launcher.fail(job, error, now)
+        return made
 
     def _launch_lane(
         self, job: JobRecord, spec: JobSpec, pack: PackRecord, now: float
