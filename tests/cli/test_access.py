@@ -41,6 +41,7 @@ def test_tokens_are_made_listed_and_removed(served_farm: Farm, command: Command)
     assert (status, refusal["error"]["code"]) == (76, "DAEMON-REQUEST-INVALID")
 
 
+@pytest.mark.full
 def test_a_token_alone_goes_to_standard_output(
     served_farm: Farm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

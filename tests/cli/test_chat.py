@@ -48,6 +48,7 @@ def test_once_prints_both_voices_one_after_the_other(capsys: Capture) -> None:
     assert "changes the answers: mean logit difference" in out
 
 
+@pytest.mark.full
 def test_json_is_one_object_an_answer_and_a_seed_repeats_it(capsys: Capture) -> None:
     command = ["chat", "1", "--once", "Hi", "--seed", "3", "--max-tokens", "6", "--json"]
     assert run(command) == 0

@@ -145,6 +145,7 @@ def test_wrong_usage_is_the_command_lines_own(
     assert run(["export", str(result), "--to", str(tmp_path / "out"), *arguments]) == 2
 
 
+@pytest.mark.full
 def test_a_result_that_does_not_say_its_base(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

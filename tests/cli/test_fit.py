@@ -181,6 +181,7 @@ def test_what_cannot_be_read_must_be_given(
     assert answer["fits"] is True
 
 
+@pytest.mark.full
 def test_the_model_of_a_running_daemon(command: Any, served_farm: Farm) -> None:
     status, answer = command("fit", served_farm.model, "--ram", "8", "--vram", "0", "--nvme", "10")
     assert (status, answer["fits"]) == (0, True)

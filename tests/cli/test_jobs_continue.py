@@ -24,6 +24,7 @@ def held(served_farm: Farm, command: Command) -> Any:
     command("resume")
 
 
+@pytest.mark.full
 def test_more_of_the_same(command: Command, served_farm: Farm) -> None:
     status, job = command("jobs", "continue", "1")
     assert status == 0

@@ -35,7 +35,6 @@ def faults(page: Page, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_axe_finds_nothing_serious(
     open_visitor: OpenVisitor, studio: Studio, places: Places, axe: str, scheme: str

@@ -70,7 +70,6 @@ def test_two_answers_stream_and_survive_a_reload(open_visitor: OpenVisitor, farm
     assert _answers(page) == first
 
 
-@pytest.mark.quick
 def test_an_answer_is_stopped_and_the_chat_is_ended_and_begins_anew(
     open_visitor: OpenVisitor, farm: Farm
 ) -> None:

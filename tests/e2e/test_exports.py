@@ -52,7 +52,6 @@ def test_a_result_is_exported_used_and_deleted(
     assert studio.daemon.api("GET", f"/jobs/{completed_job}/exports")["exports"] == []
 
 
-@pytest.mark.quick
 def test_an_export_that_runs_is_cancelled(
     open_visitor: OpenVisitor, studio: Studio, completed_job: int
 ) -> None:

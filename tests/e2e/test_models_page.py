@@ -27,7 +27,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     daemon.clean_up()
 
 
-@pytest.mark.quick
 def test_a_folder_becomes_a_model_with_a_page_of_its_own(
     own: DaemonProcess, open_visitor: OpenVisitor, tiny_model: Path, tmp_path: Path
 ) -> None:

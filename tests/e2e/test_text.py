@@ -4,7 +4,6 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-import pytest
 from e2e.browsing import OpenVisitor, drop_file
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
@@ -18,7 +17,6 @@ def expect_no_markup(page: Page) -> None:
     expect(page.locator("main img, main script, main b:text-is('bold')")).to_have_count(0)
 
 
-@pytest.mark.quick
 def test_html_in_file_name_rows_and_answers_is_shown_as_text(
     open_visitor: OpenVisitor, studio: Studio, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_measurement_is_consistent(measured: tuple[PackedOptions, dict[str, An
     assert result["host_peak_bytes"] > 1 << 20
 
 
+@pytest.mark.full
 def test_a_measurement_has_these_keys(measured: tuple[PackedOptions, dict[str, Any]]) -> None:
     _, result = measured
     assert json.loads(json.dumps(result)) == result

@@ -49,6 +49,7 @@ def test_without_a_password_it_does_not_start(tmp_path: Path) -> None:
     assert not (tmp_path / "daemon.json").exists()
 
 
+@pytest.mark.full
 def test_the_other_address_is_answered_under_its_own_names_only(lan: DaemonProcess) -> None:
     port = int(lan.address.url.rsplit(":", 1)[1])
     assert lan.address.url == f"http://127.0.0.1:{port}", "the command line stays on 127.0.0.1"

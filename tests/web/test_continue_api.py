@@ -118,6 +118,7 @@ def test_a_cancelled_job_is_continued_from_its_last_checkpoint(served_farm: Farm
     farm.finish(child["id"])
 
 
+@pytest.mark.full
 def test_what_cannot_be_continued_is_refused(served_farm: Farm, parent: int) -> None:
     farm = served_farm
     _refused(farm, 9999, "RUN-NOT-FOUND")

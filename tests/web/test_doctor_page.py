@@ -40,6 +40,7 @@ def test_every_finding_is_on_the_page_with_what_to_do(examined: DaemonProcess) -
     assert "The daemon&#39;s log" in text or "The daemon's log" in text
 
 
+@pytest.mark.full
 def test_the_report_is_text_that_may_be_shown_to_anybody(examined: DaemonProcess) -> None:
     with examined.http() as client:
         answer = client.get("/api/v1/doctor/report")

@@ -336,6 +336,7 @@ def _send_many(daemon: DaemonProcess, total: int) -> float:
     return _peak_mb(daemon) - before
 
 
+@pytest.mark.full
 def test_a_large_upload_does_not_fill_the_memory(daemon: DaemonProcess) -> None:
     assert _send_many(daemon, 300 << 20) < 50
 

@@ -149,6 +149,7 @@ def test_the_form_as_it_is_asks_for_the_same_job(farm: Farm, request_of: dict[st
         farm.act(job, "cancel")
 
 
+@pytest.mark.full
 def test_held_out_rows_are_taken_over_and_what_is_gone_is_told(farm: Farm, tmp_path: Path) -> None:
     other = farm.daemon.upload(write_jsonl(tmp_path / "other.jsonl", chat_rows(9)))
     job = queue(farm, held_out=other)

@@ -14,6 +14,7 @@ from slidepack.web.new_job_view import fit_sizes
 _GIB = 1 << 30
 
 
+@pytest.mark.full
 def test_a_dataset_is_read_again_in_two_tabs(daemon: DaemonProcess) -> None:
     rows = b"".join(
         json.dumps({"frage": f"how {i}", "antwort": f"so {i}"}).encode() + b"\n" for i in range(4)

@@ -88,6 +88,7 @@ def test_several_jobs_are_acted_on_and_each_answers_for_itself(farm: Farm, jobs:
     assert refusal(farm, "/queue/act", unknown) == (400, "DAEMON-REQUEST-INVALID")
 
 
+@pytest.mark.full
 def test_several_jobs_are_moved_all_or_none(farm: Farm, jobs: list[int]) -> None:
     first, second, third, fourth = jobs
     farm.daemon.api("POST", "/queue/move", json={"jobs": [fourth, second], "before": first})

@@ -29,6 +29,7 @@ def _request(farm: Farm, **fields: Any) -> dict[str, Any]:
     return {"model": farm.model, "dataset": farm.dataset, "fixed": FIXED, **fields}
 
 
+@pytest.mark.full
 def test_a_sweep_from_its_request_to_its_best_adapter(farm: Farm) -> None:
     request = _request(farm, name="stones", grid={"lr": [1e-5, 2e-2]})
     queued = farm.daemon.api("POST", "/sweeps", json=request)

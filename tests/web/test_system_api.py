@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.daemons import DaemonProcess
 
 
@@ -19,6 +20,7 @@ def _busy(home: Path) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
+@pytest.mark.full
 def test_what_is_read_waits_for_nothing_that_is_written(daemon: DaemonProcess) -> None:
     with ThreadPoolExecutor(4) as pool:
         with _busy(daemon.home):

@@ -100,6 +100,7 @@ def test_earlier_predictions_are_held_against_what_happened(shop: PlanShop) -> N
     assert found.worst_error == pytest.approx(0.2)
 
 
+@pytest.mark.full
 def test_asking_what_would_be_changes_nothing(shop: PlanShop) -> None:
     job = shop.add()
     before = _ask(shop)

@@ -127,6 +127,7 @@ def test_conversations_are_divided_before_questions_and_each_part_has_the_system
     assert {part.line for part in parts} == {9}
 
 
+@pytest.mark.full
 def test_pieces_of_a_conversation_are_as_long_as_they_can_be(tokenizer: ChatTokenizer) -> None:
     row = _talk(200)
     for limit in (120, 333, 1000, 2048):

@@ -51,6 +51,7 @@ def _result(folder: RunFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.result.glob("*/*.safetensors")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_adopting_with_the_same_rate_is_the_uninterrupted_run_bit_for_bit(
     tmp_path: Path, method: str

@@ -24,6 +24,7 @@ def _without_template(folder: Path) -> Path:
     return model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", [LoraMethod(rank=2), FullMethod()], ids=["lora", "full"])
 def test_the_stand_in_goes_with_the_result(tmp_path: Path, method: LoraMethod | FullMethod) -> None:
     model = _without_template(tmp_path)
