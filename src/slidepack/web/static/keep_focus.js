@@ -14,7 +14,7 @@ const alike = (part, name) => [...part.querySelectorAll(STOPS)].filter((stop) =>
 // Where the focus is in a part; null where it is elsewhere, or where htmx keeps it.
 export const focusIn = (part) => {
   const stop = document.activeElement;
-  if (stop === part || stop.id || !part.contains(stop)) return null;
+  if (!stop || stop === part || stop.id || !part.contains(stop)) return null;
   const name = nameOf(stop);
   return { name, turn: alike(part, name).indexOf(stop) };
 };
