@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from slidepack.engine.bench_nvme.deepspeed import AioSettings, DeepSpeed, Swaps
@@ -22,6 +23,7 @@ class _Handle:
     def __init__(self, settings: AioSettings) -> None:
         assert settings == _SETTINGS
         self.read: list[bytes] = []
+        self.locked = 0
         self._done = 0
 
     def async_pread(self, buffer: Tensor, filename: str, file_offset: int) -> int:
@@ -37,6 +39,14 @@ class _Handle:
         self._done += os.pwrite(descriptor, buffer.numpy().data, file_offset) == buffer.numel()
         os.close(descriptor)
         return 0
+
+    def new_cpu_locked_tensor(self, num_elem: int, example: Tensor) -> Tensor:
+        self.locked += 1
+        return torch.empty(num_elem, dtype=example.dtype)
+
+    def free_cpu_locked_tensor(self, tensor: Tensor) -> bool:
+        self.locked -= 1
+        return True
 
     def wait(self) -> int:
         done, self._done = self._done, 0
@@ -63,7 +73,7 @@ def test_every_byte_is_written_and_read(tmp_path: Path) -> None:
         handles.append(_Handle(settings))
         return handles[-1]
 
-    swaps = Swaps(DeepSpeed("0", make), _SETTINGS, 2 << 20, pin=False)
+    swaps = Swaps(DeepSpeed("0", make), _SETTINGS, 2 << 20)
     file, other = (TierFile.create([tmp_path / name], _SIZE) for name in ("one", "two"))
     assert swaps.seconds(None, file) > 0
     content = (tmp_path / "one").read_bytes()
@@ -75,6 +85,9 @@ def test_every_byte_is_written_and_read(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"short")
     with pytest.raises(OSError, match="moved less"):
         swaps.seconds(file, None)
+    assert [handle.locked for handle in handles] == [1, 1]
+    swaps.close()
+    assert [handle.locked for handle in handles] == [0, 0]
     file.close()
     other.close()
 

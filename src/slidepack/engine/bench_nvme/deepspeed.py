@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from slidepack.engine.bench_nvme.options import NvmeOptions
-from slidepack.engine.nvme.files import ALIGNMENT, TierFile
-from slidepack.engine.sliding.slab import Slab
+from slidepack.engine.nvme.files import TierFile
 
 __all__ = ["AioSettings", "DeepSpeed", "Handle", "Swaps", "aio_settings", "open_deepspeed"]
 
@@ -40,6 +39,12 @@ class Handle(Protocol):
 
     def wait(self) -> int:
         """Wait for what was begun, and return how many buffers were."""
+
+    def new_cpu_locked_tensor(self, num_elem: int, example: Tensor) -> Tensor:
+        """Return memory that it moves without a copy."""
+
+    def free_cpu_locked_tensor(self, tensor: Tensor) -> bool:
+        """Give such memory back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,25 +107,26 @@ def open_deepspeed() -> DeepSpeed | str:
 class Swaps:
     """A handle and a buffer in each direction, as its pipelined optimizer swapper has."""
 
-    def __init__(
-        self, found: DeepSpeed, settings: AioSettings, file_bytes: int, *, pin: bool
-    ) -> None:
-        """Open the handles and allocate the buffers, in memory of the tier's kind.
+    def __init__(self, found: DeepSpeed, settings: AioSettings, file_bytes: int) -> None:
+        """Open the handles and allocate the buffers, in memory that they lock themselves.
 
         Args:
             found: what is installed.
             settings: of both handles.
             file_bytes: no buffer is larger.
-            pin: for the card.
         """
-        size = min(_SWAP_BYTES, file_bytes)
-        self.slab = Slab(2 * Slab.padded(size, ALIGNMENT), pin=pin)
+        size, example = min(_SWAP_BYTES, file_bytes), torch.empty(0, dtype=torch.uint8)
         self._reader, self._writer = found.make_handle(settings), found.make_handle(settings)
-        self._coming, self._going = (
-            self.slab.take(size, torch.uint8, alignment=ALIGNMENT) for _ in range(2)
-        )
+        # In other memory it copies everything once more.
+        self._coming = self._reader.new_cpu_locked_tensor(size, example)
+        self._going = self._writer.new_cpu_locked_tensor(size, example)
         # Noise, because some file systems compress.
         self._going.random_(0, 256)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._reader.free_cpu_locked_tensor(self._coming)
+        self._writer.free_cpu_locked_tensor(self._going)
 
     def seconds(self, reads: TierFile | None, writes: TierFile | None) -> float:
         """Read one file and write the other, whole, both at once, and return the seconds.

@@ -101,7 +101,7 @@ def bench_nvme(options: NvmeOptions) -> dict[str, Any]:
             "tier": lambda source, target: tier_seconds(transport, stages, source, target),
             "raw": bare.seconds,
         }
-        theirs, deepspeed = _deepspeed(options, device, stack)
+        theirs, deepspeed = _deepspeed(options, stack)
         try:
             rates = _rates(options, ways | theirs, reads, writes)
         except OSError as error:
@@ -127,9 +127,7 @@ def bench_nvme(options: NvmeOptions) -> dict[str, Any]:
         }
 
 
-def _deepspeed(
-    options: NvmeOptions, device: torch.device, stack: ExitStack
-) -> tuple[dict[str, _Way], dict[str, str]]:
+def _deepspeed(options: NvmeOptions, stack: ExitStack) -> tuple[dict[str, _Way], dict[str, str]]:
     """Return DeepSpeed's ways, none where it cannot be used, and what is to be said of it."""
     if not options.deepspeed:
         return {}, {"problem": "not asked for"}
@@ -138,8 +136,8 @@ def _deepspeed(
         return {}, {"problem": found}
     ways: dict[str, _Way] = {}
     for name, settings in aio_settings(options).items():
-        swaps = Swaps(found, settings, options.file_bytes, pin=device.type == "cuda")
-        stack.callback(swaps.slab.close)
+        swaps = Swaps(found, settings, options.file_bytes)
+        stack.callback(swaps.close)
         ways[name] = swaps.seconds
     return ways, {"version": found.version}
 
