@@ -95,10 +95,7 @@ def test_an_answer_is_stopped_and_the_chat_is_ended_and_begins_anew(
 
 
 def test_a_chat_that_may_not_run_says_why(open_visitor: OpenVisitor, farm: Farm) -> None:
-    farm.daemon.api("POST", "/queue/pause")
-    try:
+    with farm.daemon.paused():
         page = open_visitor(farm.daemon, allowed=(REFUSALS,)).go("/jobs/1/chat")
         expect(page.locator("#chat-state")).to_have_text("cannot run now", timeout=_LONG)
         expect(page.locator("#chat-note")).to_contain_text("No chat can begin now")
-    finally:
-        farm.daemon.api("POST", "/queue/resume")

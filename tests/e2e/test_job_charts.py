@@ -188,11 +188,8 @@ def test_the_first_row_settings_checkpoints_and_lanes_are_there(
     open_visitor: OpenVisitor, studio: Studio
 ) -> None:
     # Held until both are there: neither is done before the other comes.
-    studio.daemon.api("POST", "/queue/pause")
-    try:
+    with studio.daemon.paused():
         jobs = [studio.start(name=f"Lane {number}", seed=number) for number in (1, 2)]
-    finally:
-        studio.daemon.api("POST", "/queue/resume")
     for job_id in jobs:
         studio.daemon.wait_for(job_id, "completed")
     packed = {one["pack_id"] for job in jobs for one in studio.daemon.attempts(job)}

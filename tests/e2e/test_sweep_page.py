@@ -36,14 +36,11 @@ def _column(page: Page, number: int) -> list[str]:
 
 def test_a_sweep_is_live_and_then_names_its_best(open_visitor: OpenVisitor, studio: Studio) -> None:
     # Held until the page has been seen without a best one.
-    studio.daemon.api("POST", "/queue/pause")
-    try:
+    with studio.daemon.paused():
         queued = _queue(studio, name="Live", grid={"lr": [1e-4, 1e-2]}, fixed={"steps": 40})
         page = open_visitor(studio.daemon).go(f"/sweeps/{queued['sweep_id']}")
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("#best")).to_contain_text("chosen among completed members")
-    finally:
-        studio.daemon.api("POST", "/queue/resume")
     expect(page.locator("#sweep-rows .state.completed:not(th *)")).to_have_count(2, timeout=_WAIT)
     expect(page.locator("#sweep-rows tr.best")).to_have_count(1, timeout=_WAIT)
     best = studio.daemon.api("GET", f"/sweeps/{queued['sweep_id']}/best")

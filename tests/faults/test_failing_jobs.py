@@ -18,7 +18,7 @@ def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_pa
         models[name] = (daemon.add_model(folder), folder)
     dataset = daemon.upload(write_jsonl(tmp_path / "other.jsonl", chat_rows(30)))
     # None begins before all is as it is meant to be.
-    with farm.paused():
+    with farm.daemon.paused():
         diverging = farm.queue(lr=1.0, weight_decay=1e30, schedule="constant", warmup_fraction=0.0)
         touched = farm.queue(model=models["touched"][0])
         gone = farm.queue(model=models["gone"][0])

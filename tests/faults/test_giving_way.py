@@ -119,7 +119,7 @@ def test_outside_the_windows_only_what_may_run_at_any_time_runs(farm: Farm) -> N
 
 def test_jobs_come_after_others_and_may_stop_the_queue(farm: Farm) -> None:
     daemon = farm.daemon
-    with farm.paused():
+    with farm.daemon.paused():
         first = farm.queue(steps=8)
         after_first = farm.queue(steps=8, after=[first])
         # Every row is longer, so it fails once it has begun.
@@ -204,7 +204,7 @@ def test_a_deleted_job_leaves_nothing_and_none_that_is_needed_is_deleted(farm: F
 
 
 def test_a_retry_takes_the_place_of_what_failed(farm: Farm) -> None:
-    with farm.paused():
+    with farm.daemon.paused():
         failed = farm.queue(steps=8, max_seq_len=16)
         after = farm.queue(steps=8, after=[failed])
     farm.daemon.wait_for(after, "paused")

@@ -39,7 +39,7 @@ def _pids(farm: Farm, job_ids: list[int]) -> set[int]:
 
 def _queue_together(farm: Farm, count: int) -> list[int]:
     """Queue jobs of which none begins before the last is there, so that all share a worker."""
-    with farm.paused():
+    with farm.daemon.paused():
         job_ids = _queue(farm, count)
     wait_until(lambda: all(_pids(farm, [job_id]) - {None} for job_id in job_ids), what="all begin")
     assert len(_pids(farm, job_ids)) == 1, "all of them share a worker"

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,15 @@ class DaemonProcess:
             return job if job["state"] in states else None
 
         return wait_until(reached, seconds=seconds, what=f"job {job_id} is {states}")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let no job begin in the block: all that is queued there is there before the first."""
+        self.api("POST", "/queue/pause")
+        try:
+            yield
+        finally:
+            self.api("POST", "/queue/resume")
 
     def attempts(self, job_id: int) -> Any:
         """Return the job's attempts."""

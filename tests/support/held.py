@@ -1,7 +1,5 @@
 """Stops a process for a while, so that what a test does meanwhile comes before what it would do."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,12 +34,12 @@ def _children(daemon: DaemonProcess, module: str) -> list[psutil.Process]:
 @contextmanager
 def held(process: psutil.Process) -> Iterator[None]:
     """Let the process do nothing until the block ends."""
-    os.kill(process.pid, signal.SIGSTOP)
+    process.suspend()
     try:
         yield
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGCONT)
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 class Births:

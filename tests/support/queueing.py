@@ -72,15 +72,6 @@ class Farm:
         with held(worker):
             yield worker
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let no job begin in the block: all that is queued there is there before the first."""
-        self.daemon.api("POST", "/queue/pause")
-        try:
-            yield
-        finally:
-            self.daemon.api("POST", "/queue/resume")
-
     def finish(self, job_id: int) -> Any:
         """Wait until a job is completed and return its record."""
         job = self.daemon.wait_for(job_id, "completed", "failed", "cancelled")

@@ -205,13 +205,10 @@ def test_a_pause_ends_a_chat_within_seconds_and_keeps_others_away(
 ) -> None:
     session = _open(farm)
     _ask(client, session)
-    farm.daemon.api("POST", "/queue/pause")
-    try:
+    with farm.daemon.paused():
         assert "pause" in _ended(farm, session)["why"]
         refused = client.post("/api/v1/chat/sessions", json={"jobs": [1]})
         assert (refused.json()["code"], refused.status_code) == ("CHAT-HELD", 409)
-    finally:
-        farm.daemon.api("POST", "/queue/resume")
 
 
 def test_the_routes_are_in_the_schema(client: httpx.Client) -> None:

@@ -66,13 +66,10 @@ def test_a_child_outlives_its_parent(served_farm: Farm) -> None:
     farm = served_farm
     parent = farm.queue(**_SHORT)
     farm.finish(parent)
-    farm.daemon.api("POST", "/queue/pause")
-    try:
+    with farm.daemon.paused():
         child = _continue(farm, parent)
         loss = farm.detail(parent)["evaluations"][-1]["loss"]
         farm.daemon.api("DELETE", f"/jobs/{parent}")
-    finally:
-        farm.daemon.api("POST", "/queue/resume")
     assert farm.daemon.job(child["id"])["continues"] is None
     origin = Path(farm.detail(child["id"])["spec"]["continues"]["path"])
     assert origin.is_relative_to(farm.daemon.home / "origins")

@@ -122,13 +122,12 @@ def test_a_jobs_time_and_priority_can_be_changed(farm: Farm, jobs: list[int]) ->
     assert order(farm)[0] == second
     assert change()["not_before"] == NEVER, "what is left out stays"
     # It may begin at once, and is changed further before it does.
-    farm.daemon.api("POST", "/queue/pause")
-    before = time.time()
-    tonight = change(start="tonight")
-    assert tonight["not_before"] >= before
-    assert not tonight["any_time"]
-    held = change(start="now", not_before=NEVER, deadline=NEVER + 60)
-    farm.daemon.api("POST", "/queue/resume")
+    with farm.daemon.paused():
+        before = time.time()
+        tonight = change(start="tonight")
+        assert tonight["not_before"] >= before
+        assert not tonight["any_time"]
+        held = change(start="now", not_before=NEVER, deadline=NEVER + 60)
     assert (held["any_time"], held["not_before"], held["deadline"]) == (True, NEVER, NEVER + 60)
     assert held["priority"] == 7
     free = change(start="auto", not_before=NEVER, deadline=None)

@@ -56,7 +56,7 @@ def test_a_dataset_goes_when_nothing_needs_it(
 def test_a_job_and_a_model_say_what_they_free(served_farm: Farm, tiny_model: Path) -> None:
     daemon = served_farm.daemon
     # Held until both have been asked: it is short.
-    with served_farm.paused():
+    with served_farm.daemon.paused():
         job = served_farm.queue(steps=3, name="short")
         live = daemon.api("GET", f"/jobs/{job}/removal")
         model = daemon.api("GET", f"/models/{served_farm.model}/removal")

@@ -148,9 +148,7 @@ app.command("sweep")(sweep)
 
 
 @app.command("kernels")
-def kernels(
-    json_output: Json = False,
-) -> None:
+def kernels(json_output: Json = False) -> None:
     """Time the fused operations against the GPU's limits, plain torch, torch.compile and Liger."""
     result = run_benchmark("kernels")
     if json_output:
