@@ -1,10 +1,14 @@
 """State on a drive on a real card: through pinned stages, no bit is another than from RAM."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from support.full_runs import Outcome, Recipe, Tier, assert_same, family, run
+
+from slidepack.engine.nvme.choose import open_transport
+from slidepack.engine.sliding.state import MomentFormat
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,3 +52,16 @@ def test_layers_that_stay_on_the_card_are_renewed_there(tied: bool) -> None:
 def test_8_bit_moments() -> None:
     recipe = replace(SLIDING, moments="int8", cpu_share=0.0)
     assert_same(_run(replace(recipe, tier=ALL)), _run(recipe))
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0], ids=["at-once", "clipped"])
+@pytest.mark.parametrize("cpu_share", [0.0, 1.0, 0.5], ids=["gpu", "cpu", "both"])
+@pytest.mark.parametrize("moments", ["fp32", "int8"])
+def test_kvikio_between_the_drive_and_the_card(
+    moments: MomentFormat, cpu_share: float, clip: float
+) -> None:
+    pytest.importorskip("kvikio")
+    # Where the driver has no GPUDirect Storage, its own POSIX mode moves what is the card's.
+    kvikio = replace(ALL, transport=partial(open_transport, device_memory=True, wanted="kvikio"))
+    recipe = replace(SLIDING, moments=moments, cpu_share=cpu_share, clip=clip)
+    assert_same(_run(replace(recipe, tier=kvikio)), _run(recipe))
