@@ -30,7 +30,10 @@ def _home(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _lines(capture: Capture) -> list[dict[str, object]]:
-    return [json.loads(line) for line in capture.readouterr().out.splitlines()]
+    # Nothing else ends a line of JSON than LF, whatever a model says.
+    *lines, rest = capture.readouterr().out.split("\n")
+    assert not rest
+    return [json.loads(line) for line in lines]
 
 
 def _terminal(monkeypatch: pytest.MonkeyPatch, text: str) -> None:

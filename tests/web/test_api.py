@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from support.daemons import DaemonProcess
+from support.line_ends import lines_of
 from support.queueing import Farm
 
 
@@ -29,7 +30,7 @@ def _read_stream(daemon: DaemonProcess, path: str, last: int, **options: Any) ->
     fields: dict[str, str] = {}
     with daemon.http() as client, client.stream("GET", path, **options) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
-        for line in response.iter_lines():
+        for line in lines_of(response):
             if line:
                 name, _, value = line.partition(": ")
                 fields[name] = value
@@ -74,7 +75,7 @@ def test_a_stream_of_no_job_is_not_found(served_farm: Farm) -> None:
 
 def test_streams_end_when_the_daemon_stops(daemon: DaemonProcess) -> None:
     with daemon.http() as client, client.stream("GET", "/api/v1/stream") as response:
-        lines = response.iter_lines()
+        lines = lines_of(response)
         assert next(lines).startswith(("event", "data", "id", "retry"))
         stopper = threading.Thread(target=daemon.stop)
         stopper.start()

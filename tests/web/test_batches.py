@@ -14,7 +14,7 @@ def _row(event_id: int, job_id: int, kind: str, **fields: Any) -> dict[str, Any]
 def _parsed(stream: bytes) -> list[dict[str, str]]:
     blocks = stream.decode().split("\n\n")
     assert blocks[-1] == ""
-    return [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks[:-1]]
+    return [dict(line.split(": ", 1) for line in block.split("\n")) for block in blocks[:-1]]
 
 
 def test_steps_carry_their_job_and_everything_else_is_summed_up() -> None:

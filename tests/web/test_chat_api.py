@@ -11,6 +11,7 @@ import psutil
 import pytest
 from support.chat_farm import CHAT, chat_farm
 from support.held import child, held
+from support.line_ends import lines_of
 from support.queueing import Farm
 from support.waiting import wait_until
 
@@ -115,7 +116,7 @@ def _asked_of_a_held_chat(
         held(child(farm.daemon, CHAT)),
         client.stream("POST", path, json=_ASK | {"max_tokens": 200}) as response,
     ):
-        lines = response.iter_lines()
+        lines = lines_of(response)
         asked = next(line for line in lines if line.startswith("data: "))
         yield f"{path}/{msgspec.json.decode(asked.removeprefix('data: '))['id']}", lines
 

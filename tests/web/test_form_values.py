@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.daemons import DaemonProcess
+from support.line_ends import TEXT
 from support.queueing import Farm, make_farm
 from support.tiny import chat_rows, write_jsonl
 
@@ -39,7 +40,7 @@ ODD: dict[str, Any] = {
     "eval_every_steps": 5,
     "checkpoint_every_steps": 4,
     "checkpoint_minutes": 2.5,
-    "sample_prompts": ["\tFirst </textarea>?", "Second?"],
+    "sample_prompts": ["\tFirst </textarea>?", f"Second{TEXT}?"],
     "judge_rows": 3,
     "seed": 11,
     "split_seed": 12,

@@ -104,7 +104,7 @@ def _chunks(stream: Any) -> AsyncIterator[bytes]:
 async def _messages(stream: Any) -> AsyncIterator[dict[str, str]]:
     async for chunk in _chunks(stream):
         for block in chunk.decode().split("\n\n")[:-1]:
-            fields = dict(line.partition(": ")[::2] for line in block.splitlines())
+            fields = dict(line.partition(": ")[::2] for line in block.split("\n"))
             if "event" in fields:
                 yield fields
 

@@ -1,6 +1,7 @@
 """Numbers in requests: whatever a client writes is answered, and never as a fault of ours."""
 
 import pytest
+from support.line_ends import lines_of
 from support.queueing import Farm
 
 from slidepack.web.header_values import whole_number
@@ -55,5 +56,5 @@ def test_a_stream_begins_whatever_its_last_event_was(served_farm: Farm, text: st
         client.stream("GET", path, headers=headers) as answer,
     ):
         assert answer.status_code == 200
-        first = next(line for line in answer.iter_lines() if line.startswith("id: "))
+        first = next(line for line in lines_of(answer) if line.startswith("id: "))
         assert int(first.removeprefix("id: ")) > 0

@@ -12,6 +12,7 @@ import msgspec
 import psutil
 
 from slidepack.cli.bench_jobs import cpu_seconds
+from slidepack.cli.server_events import EventReader
 from slidepack.engine.contract.errors import SlidepackError
 
 __all__ = ["Heard", "listen"]
@@ -103,13 +104,11 @@ async def _listen(
 async def _follow(http: httpx.AsyncClient, listener: _Listener) -> None:
     async with http.stream("GET", "/api/v1/events") as response:
         response.raise_for_status()
-        name = ""
-        async for line in response.aiter_lines():
-            kind, _, value = line.partition(": ")
-            if kind == "event":
-                name = value
-            elif kind == "data" and name == "progress":
-                listener.steps.append(msgspec.json.decode(value, type=_Step).step)
+        reader = EventReader()
+        async for chunk in response.aiter_bytes():
+            for name, data in reader.feed(chunk):
+                if name == "progress":
+                    listener.steps.append(msgspec.json.decode(data, type=_Step).step)
 
 
 async def _until(reached: Callable[[], bool]) -> None:

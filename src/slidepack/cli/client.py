@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import httpx
 import msgspec
 
+from slidepack.cli.server_events import events_of
 from slidepack.daemon.instance import not_running, read_address
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import CATALOGUE, ErrorReport, SlidepackError
@@ -67,13 +68,8 @@ class DaemonClient:
                 if not response.is_success:
                     response.read()
                     raise _error_of(response)
-                name = ""
-                for line in response.iter_lines():
-                    field, _, value = line.partition(": ")
-                    if field == "event":
-                        name = value
-                    elif field == "data":
-                        yield name, msgspec.json.decode(value)
+                for name, data in events_of(response.iter_bytes()):
+                    yield name, msgspec.json.decode(data)
         except httpx.TransportError as error:
             raise not_running(f"{self.url}: {error}") from error
 

@@ -12,6 +12,7 @@ from slidepack.daemon.service import Service
 from slidepack.daemon.store.catalogue import DatasetRecord
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.engine.contract.job import DatasetRef
+from slidepack.web.form_lines import lines_of_field
 
 __all__ = ["FormValues", "values_of_job"]
 
@@ -95,7 +96,7 @@ def _texts(settings: JobSettings) -> dict[str, str]:
     if settings.sample_prompts:
         # A line is a question: one of several lines, as the API takes them, becomes one.
         texts["sample_prompts"] = "\n".join(
-            " ".join(prompt.split()) for prompt in settings.sample_prompts
+            " ".join(lines_of_field(prompt)) for prompt in settings.sample_prompts
         )
     return texts
 

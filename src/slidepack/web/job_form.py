@@ -20,6 +20,7 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, JobSpec, ModelRef
 from slidepack.engine.contract.sweep import Halving
 from slidepack.engine.data.rows import clip
+from slidepack.web.form_lines import lines_of_field
 from slidepack.web.many_values import split_values
 
 __all__ = ["Fields", "NewJob", "parse_new_job"]
@@ -187,8 +188,7 @@ def _read_lists(found: NewJob, fields: Fields, texts: Mapping[str, str]) -> None
         except ValueError as error:
             found.problems["targets"] = str(error)
     if "sample_prompts" in texts:
-        lines = (line.strip() for line in texts["sample_prompts"].splitlines())
-        prompts = tuple(line for line in lines if line)
+        prompts = tuple(lines_of_field(texts["sample_prompts"]))
         try:
             _spec(JobSettings(sample_prompts=prompts))
             found.given["sample_prompts"] = prompts

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from slidepack.daemon.policy.rules import WEEKDAYS, Policy, Weekday, Window
+from slidepack.web.form_lines import lines_of_field
 
 __all__ = ["FieldGroup", "HoursForm", "HoursRow", "LimitField", "hours_form", "limit_groups"]
 __all__ += ["preset_form", "read_hours", "read_limits"]
@@ -252,8 +253,7 @@ def read_limits(fields: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, st
         if one.name in fields:
             _take(changes, errors, one.name, fields[one.name].strip(), one.factor)
     if "ignored_processes" in fields:
-        lines = (line.strip() for line in fields["ignored_processes"].splitlines())
-        patterns = [line for line in lines if line]
+        patterns = lines_of_field(fields["ignored_processes"])
         changes["ignored_processes"] = patterns
         if problem := _refusal("ignored_processes", patterns):
             errors["ignored_processes"] = problem

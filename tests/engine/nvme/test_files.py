@@ -1,5 +1,6 @@
 """Tier files: exact, allocated before anything is written, and honest about O_DIRECT."""
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.nvme.choose import open_transport, require_room
+from slidepack.engine.nvme.failures import number_in
 from slidepack.engine.nvme.files import ALIGNMENT, STRIPE_BYTES, TierFile, padded, part_bytes
 from slidepack.engine.nvme.ring import RingTransport
 
@@ -171,3 +173,15 @@ def test_the_transport_says_why_it_is_this_one() -> None:
         transport.close()
     with pytest.raises(SlidepackError, match=r"RUN-SPEC-INVALID.*not installed"):
         open_transport(device_memory=True, wanted="kvikio")
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+def test_a_librarys_words_for_an_error_are_the_systems_number(number: int) -> None:
+    words = f"KvikIO failure at: posix_io.hpp:90: POSIX error on pwrite: {os.strerror(number)}"
+    assert os.strerror(number_in(words)) == os.strerror(number)
+    assert number_in(f"failed with errno: {number} (x)") == number
+
+
+def test_an_error_without_a_number_is_one_of_the_drive() -> None:
+    for words in ("POSIX error on pread: EOF", "errno: 99999", ""):
+        assert number_in(words) == errno.EIO

@@ -74,6 +74,18 @@ def test_a_write_waits_for_the_work_that_fills_it(
     assert (back == 7).all()
 
 
+def test_nothing_of_it_stays_in_the_page_cache(
+    place: torch.device, kvikio: Transport, memory: Memory, tmp_path: Path
+) -> None:
+    info = pytest.importorskip("kvikio").get_page_cache_info
+    with closing(TierFile.create(tmp_path / "unit", SIZE)) as file:
+        kvikio.write(file, 0, _on(place, memory(SIZE, seed=4))).wait()
+        kvikio.read(file, 0, _on(place, memory(SIZE))).wait()
+        cached, pages = info(tmp_path / "unit")
+    assert pages == SIZE // ALIGNMENT
+    assert cached == 0
+
+
 def test_a_read_of_nothing_is_a_failure(
     place: torch.device, kvikio: Transport, memory: Memory, tmp_path: Path
 ) -> None:

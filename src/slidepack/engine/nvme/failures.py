@@ -1,6 +1,8 @@
 """What a drive's refusal means to the user."""
 
 import errno
+import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +10,7 @@ from slidepack.engine.contract.errors import SlidepackError
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED_TO_US: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
+_NUMBER: Final = re.compile(r"errno:? ?\(?(\d+)", re.IGNORECASE)
 
 
 def disk_error(
@@ -51,6 +54,19 @@ def disk_error(
         "from the last checkpoint, which is whole, or name another folder in the setting "
         "`nvme_folders`.",
     )
+
+
+def number_in(message: str) -> int:
+    """Return the system's number of an error that a library tells in a message only.
+
+    EIO where it tells neither the number nor, at its end, the system's words for one.
+    """
+    found = _NUMBER.search(message)
+    if found is not None and int(found[1]) in errno.errorcode:
+        return int(found[1])
+    told = [number for number in errno.errorcode if message.rstrip().endswith(os.strerror(number))]
+    # The words for one may end those for another.
+    return max(told, key=lambda number: len(os.strerror(number)), default=errno.EIO)
 
 
 def folder_error(error: OSError, named: Path, folder: Path) -> SlidepackError:

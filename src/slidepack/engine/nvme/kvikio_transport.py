@@ -5,8 +5,6 @@ memory; else kvikio passes them through buffers of its own.
 """
 
 import errno
-import re
-from typing import Final
 from weakref import WeakKeyDictionary
 
 import kvikio
@@ -15,14 +13,12 @@ import kvikio.defaults
 import torch
 from torch import Tensor
 
-from slidepack.engine.nvme.failures import disk_error
+from slidepack.engine.nvme.failures import disk_error, number_in
 from slidepack.engine.nvme.files import TierFile
 from slidepack.engine.nvme.lanes import THREADS, Lanes, Task
 from slidepack.engine.nvme.transport import Pending
 
 __all__ = ["KvikioTransport", "gds_refused"]
-
-_ERRNO: Final = re.compile(r"errno:? ?\(?(\d+)", re.IGNORECASE)
 
 
 def gds_refused() -> str:
@@ -53,6 +49,8 @@ class KvikioTransport:
         self._handles: WeakKeyDictionary[TierFile, list[kvikio.CuFile]] = WeakKeyDictionary()
         self._lanes = Lanes(self._read, self._write, threads)
         kvikio.defaults.set("num_threads", 2 * threads)
+        # What comes by once a step would push everything else out of the page cache.
+        kvikio.defaults.set({"auto_direct_io_read": True, "auto_direct_io_write": True})
 
     def read(
         self, file: TierFile, offset: int, into: Tensor, after: torch.cuda.Event | None = None
@@ -101,17 +99,9 @@ class KvikioTransport:
             try:
                 moved = move(part if part.is_cuda else part.numpy(), part.numel(), offset).get()
             except RuntimeError as error:
-                failed = OSError(_errno(error), str(error).splitlines()[0])
+                failed = OSError(number_in(str(error)), str(error).splitlines()[0])
                 raise disk_error(failed, verb, path, offset=offset, size=part.numel()) from error
             if moved <= 0:
                 nothing = OSError(errno.EIO, "0 bytes were moved")
                 raise disk_error(nothing, verb, path, offset=offset, size=part.numel())
             done += moved
-
-
-def _errno(error: RuntimeError) -> int:
-    """Return the system's number, which kvikio tells in words only."""
-    found = _ERRNO.search(str(error))
-    if found is not None:
-        return int(found[1])
-    return errno.ENOSPC if "No space left" in str(error) else errno.EIO
