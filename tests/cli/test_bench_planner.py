@@ -91,6 +91,7 @@ def test_planner_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.report.why == "ModuleNotFoundError: No module named 'highspy'"
 
 
+@pytest.mark.full
 def test_planner_runs_as_it_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     planner(quick=True, json_output=True)
     cases = json.loads(capsys.readouterr().out)["cases"]

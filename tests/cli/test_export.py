@@ -120,6 +120,7 @@ def test_without_the_check_it_says_so(
     assert "It was not checked." in out and "my-result-f16.gguf" in out
 
 
+@pytest.mark.full
 def test_a_target_that_is_full_is_left_alone(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

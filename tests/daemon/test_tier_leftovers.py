@@ -69,6 +69,7 @@ def test_they_go_with_the_end_and_checkpoints_stay(
     assert {file.stat().st_nlink for file in newest.glob("*.state-*")} == {1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("state", ["queued", "paused"])
 def test_a_job_that_waits_keeps_no_room_there(shop: Shop, tmp_path: Path, state: JobState) -> None:
     drive = tmp_path / "drive"

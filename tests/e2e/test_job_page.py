@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from e2e.browsing import REFUSALS, OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
@@ -15,7 +14,6 @@ def expect_state(pages: tuple[Page, ...], state: str) -> None:
         expect(page.locator("#job-state")).to_have_text(state, timeout=_LONG)
 
 
-@pytest.mark.quick
 def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio: Studio) -> None:
     job_id = studio.start(name="Long run", steps=5000)
     first = open_visitor(studio.daemon)

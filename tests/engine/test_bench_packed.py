@@ -135,6 +135,7 @@ def test_a_measurement_has_these_keys(measured: tuple[PackedOptions, dict[str, A
     assert set(result["crossover"]) == {"lanes", "least_gain", "text"}
 
 
+@pytest.mark.full
 def test_peft_trains_the_same_adapter(measured: tuple[PackedOptions, dict[str, Any]]) -> None:
     options, result = measured
     peft = result["peft"]

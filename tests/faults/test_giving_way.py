@@ -38,7 +38,6 @@ def _notices(farm: Farm) -> list[tuple[str, int]]:
     return [(n["kind"], n["job_id"]) for n in farm.daemon.api("GET", "/notices")]
 
 
-@pytest.mark.quick
 def test_a_game_gets_the_machine_and_the_run_goes_on_afterwards(
     farm: Farm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

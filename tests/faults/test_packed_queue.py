@@ -146,7 +146,6 @@ def _survive(farm: Farm, jobs: int, strikes: int, seed: int) -> None:
     assert "Traceback" not in farm.daemon.log
 
 
-@pytest.mark.quick
 def test_killed_packs_lose_no_lane(packing_farm: Farm) -> None:
     _survive(packing_farm, jobs=6, strikes=3, seed=1)
 

@@ -112,6 +112,7 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return cert, key
 
 
+@pytest.mark.full
 def test_with_a_certificate_others_speak_https_only(
     tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:

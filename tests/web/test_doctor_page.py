@@ -8,6 +8,9 @@ import pytest
 from support.daemons import DaemonProcess
 from support.waiting import wait_until
 
+# The doctor starts a process that imports torch, and asks it everything.
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def examined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
@@ -24,7 +27,6 @@ def examined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess
         yield daemon
 
 
-@pytest.mark.full
 def test_every_finding_is_on_the_page_with_what_to_do(examined: DaemonProcess) -> None:
     found = examined.api("GET", "/doctor")["last"]["findings"]
     with examined.http() as client:
@@ -40,7 +42,6 @@ def test_every_finding_is_on_the_page_with_what_to_do(examined: DaemonProcess) -
     assert "The daemon&#39;s log" in text or "The daemon's log" in text
 
 
-@pytest.mark.full
 def test_the_report_is_text_that_may_be_shown_to_anybody(examined: DaemonProcess) -> None:
     with examined.http() as client:
         answer = client.get("/api/v1/doctor/report")
@@ -55,7 +56,6 @@ def test_the_report_is_text_that_may_be_shown_to_anybody(examined: DaemonProcess
     assert examined.address.token not in answer.text
 
 
-@pytest.mark.full
 def test_it_looks_again_when_asked(examined: DaemonProcess) -> None:
     before = examined.api("GET", "/doctor")["last"]["at"]
     assert examined.api("POST", "/doctor")["running"]

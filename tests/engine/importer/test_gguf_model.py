@@ -38,6 +38,7 @@ def convert(path: Path, target: Path, **sizes: int) -> int:
     return sum(reported)
 
 
+@pytest.mark.full
 def test_weights_equal_transformers_reader_bit_for_bit(
     smollm2_folder: Path, smollm2_gguf: Path, tmp_path: Path
 ) -> None:

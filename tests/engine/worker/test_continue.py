@@ -72,7 +72,12 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+_LONG = ("alone", "full-bf16-int8")
+
+
+@pytest.fixture(
+    params=[pytest.param(one, marks=[pytest.mark.full] * (one in _LONG)) for one in KINDS]
+)
 def kind(request: pytest.FixtureRequest) -> _Kind:
     return KINDS[request.param]
 
