@@ -13,6 +13,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from hypothesis import HealthCheck, settings
 from support.daemons import DaemonProcess
 from support.queueing import Farm, make_farm
 from support.tiny import save_tiny_model
@@ -38,6 +39,20 @@ _LONG_FIRST = (
 """Of several processes, none is to begin one of these when the others have nothing left to do."""
 _LONG_SECONDS = 900
 """For a test of the long suites that names no limit: a slow machine takes twice as long."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let property tests fail by what they find alone, and find the same each time.
+
+    A busy machine takes longer over an example than any deadline. `--hypothesis-profile=explore`
+    looks at other examples each time.
+    """
+    patient = settings(
+        deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    )
+    settings.register_profile("explore", patient)
+    settings.register_profile("same", patient, derandomize=True)
+    settings.load_profile(config.getoption("--hypothesis-profile") or "same")
 
 
 _LONG_FOLDERS = ("e2e", "faults")

@@ -60,7 +60,7 @@ def _instance(specs: list[JobSpec], machine: Machine) -> Instance | None:
     return Instance(tasks, [device], (), 0.0)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     lanes=st.lists(
         st.tuples(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plan_problems import MB, NOW, base, bases, device, devices, full, lane, queues
 
@@ -22,7 +22,6 @@ from slidepack.daemon.planner.tasks import Device, PassBytes, Task
 SOLVER = HighsSolver()
 SLACK = 1.0 + 1e-6
 """For sums of many floats."""
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _RECOMPUTE: tuple[Recompute, ...] = ("never", "for tokens", "freely")
 
 
@@ -71,7 +70,7 @@ def tiny(draw: st.DrawFn) -> tuple[list[Task], list[Device]]:
 _LANES = st.sampled_from((0, 0, 2))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=60)
 @given(problem=tiny())
 def test_no_plan_of_all_there_are_is_below_the_bound(
     problem: tuple[list[Task], list[Device]],
@@ -82,7 +81,7 @@ def test_no_plan_of_all_there_are_is_below_the_bound(
         assert _generated(tasks, on).bound <= best * SLACK
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_no_plan_of_any_queue_is_below_the_bound(data: st.DataObject) -> None:
     on = data.draw(devices())

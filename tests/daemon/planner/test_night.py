@@ -5,7 +5,7 @@ from math import inf
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plan_problems import NOW, device, lane
 
@@ -19,7 +19,6 @@ from slidepack.daemon.planner.simulate import simulate
 from slidepack.daemon.planner.tasks import Device, Task, Window
 
 SOLVER = HighsSolver()
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @st.composite
@@ -64,7 +63,7 @@ def _most_value(instance: Instance, until: float) -> float:
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=25)
 @given(night=nights())
 def test_the_value_by_the_morning_is_between_greedys_and_the_bound(
     night: tuple[list[Task], list[Device], float],
@@ -93,7 +92,7 @@ def test_what_is_worth_most_ends_before_the_morning_though_it_came_last() -> Non
         assert len(_planned(plan)) == 5
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=40)
 @given(
     others=st.lists(st.tuples(st.sampled_from((100, 3000)), st.integers(0, 9)), max_size=7),
     lanes=st.sampled_from((0, 1, 3)),
@@ -115,7 +114,7 @@ def test_a_promise_that_can_be_kept_is_kept_whoever_is_in_the_queue(
     assert all(task.end is not None for task in plan.tasks)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=40)
 @given(priorities=st.lists(st.integers(0, 3), min_size=2, max_size=7))
 def test_where_one_runs_at_a_time_the_higher_priority_goes_first(priorities: list[int]) -> None:
     tasks = [lane(f"t{n}", priority=p, steps=50 + n) for n, p in enumerate(priorities)]

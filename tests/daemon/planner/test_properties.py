@@ -1,7 +1,7 @@
 """What holds for any queue, on any devices, in any hours."""
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plan_checks import SLACK, check_plan
 from support.plan_problems import NOW, devices, queues, windows
@@ -10,8 +10,6 @@ from slidepack.daemon.planner.answer import Options, Plan
 from slidepack.daemon.planner.ilp import HighsSolver
 from slidepack.daemon.planner.plan import make_plan
 from slidepack.daemon.planner.tasks import Device, Task
-
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @st.composite
@@ -48,14 +46,14 @@ def running(draw: st.DrawFn) -> tuple[list[Task], list[Device], Options]:
     )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=50)
 @given(problem=problems())
 def test_no_plan_breaks_a_rule(problem: tuple[list[Task], list[Device], Options]) -> None:
     tasks, on, options = problem
     check_plan(make_plan(tasks, on, NOW, options), tasks, on, NOW, options)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=15)
 @given(problem=problems())
 def test_the_solver_is_never_worse_and_breaks_no_rule(
     problem: tuple[list[Task], list[Device], Options],
@@ -87,7 +85,7 @@ def _judged(plan: Plan, tasks: list[Task], options: Options) -> tuple[float, ...
     return missed, -round(value, 6), round(open_seconds, 3)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=15)
 @given(problem=problems())
 def test_the_same_seed_gives_the_same_plan(
     problem: tuple[list[Task], list[Device], Options],
@@ -96,7 +94,7 @@ def test_the_same_seed_gives_the_same_plan(
     assert make_plan(tasks, on, NOW, options) == make_plan(tasks, on, NOW, options)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=20)
 @given(problem=running())
 def test_replanning_breaks_no_rule(problem: tuple[list[Task], list[Device], Options]) -> None:
     tasks, on, options = problem

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plan_problems import MB, NOW, bases, device, full, lane
 
@@ -13,7 +13,6 @@ from slidepack.daemon.planner.simulate import simulate
 from slidepack.daemon.planner.tasks import PassBytes, Task, Window
 
 _RECOMPUTE: tuple[Recompute, ...] = ("never", "for tokens", "freely")
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @st.composite
@@ -50,7 +49,7 @@ def plain(draw: st.DrawFn) -> Instance:
 _LOGITS = st.sampled_from((0, 100))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=_SLOW, derandomize=True)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_it_says_what_the_simulation_says(data: st.DataObject) -> None:
     instance = data.draw(plain())

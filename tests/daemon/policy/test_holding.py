@@ -151,7 +151,7 @@ def test_the_user_can_cut_the_quiet_but_not_a_game_that_runs() -> None:
     assert clock.holding.hold(clock.now) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=40))
 def test_it_holds_and_lets_go_only_as_the_limits_say(phases: list[tuple[bool, int]]) -> None:
     clock = _Clockwork(pause_after=5.0, resume_after=20.0)

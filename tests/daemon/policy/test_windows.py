@@ -85,7 +85,7 @@ def _windows(draw: st.DrawFn) -> tuple[Window, ...]:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(STRETCHES), _windows(), st.data())
 def test_windows_equal_a_clock_read_minute_by_minute(
     stretch: tuple[str, datetime], windows: tuple[Window, ...], data: st.DataObject

@@ -51,7 +51,7 @@ def _talks(draw: st.DrawFn) -> list[Talk]:
 
 
 _PAIRS = st.lists(st.tuples(_TEXT, _TEXT), min_size=1, max_size=5)
-_STABLE = settings(derandomize=True, max_examples=12, deadline=None)
+_FEW = settings(max_examples=12)
 
 
 def _read(data: bytes, name: str = "data") -> tuple[DataReport, list[Row]]:
@@ -162,7 +162,7 @@ _FORMS: dict[str, tuple[Callable[[Talk], dict[str, Any]], Format]] = {
 
 @pytest.mark.parametrize("writer", _NESTED)
 @pytest.mark.parametrize("form", _FORMS)
-@_STABLE
+@_FEW
 @given(talks=_talks())
 def test_conversations_in_every_form(form: str, writer: str, talks: list[Talk]) -> None:
     write, family = _FORMS[form]
@@ -189,7 +189,7 @@ _PAIR_FORMS: dict[str, tuple[str, str, Format]] = {
 
 @pytest.mark.parametrize("writer", _FLAT)
 @pytest.mark.parametrize("form", _PAIR_FORMS)
-@_STABLE
+@_FEW
 @given(pairs=_PAIRS)
 def test_pairs_in_every_form(form: str, writer: str, pairs: list[tuple[str, str]]) -> None:
     asked, answered, family = _PAIR_FORMS[form]
@@ -208,7 +208,7 @@ def test_pairs_in_every_form(form: str, writer: str, pairs: list[tuple[str, str]
 
 
 @pytest.mark.parametrize("writer", _FLAT)
-@_STABLE
+@_FEW
 @given(texts=st.lists(_TEXT, min_size=1, max_size=5))
 def test_texts_in_every_form(writer: str, texts: list[str]) -> None:
     report, rows = _read(_FLAT[writer]([{"text": text, "url": "u"} for text in texts]))
@@ -217,7 +217,7 @@ def test_texts_in_every_form(writer: str, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("writer", _NESTED)
-@_STABLE
+@_FEW
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 200_000), st.booleans()), min_size=1, max_size=9).filter(
@@ -259,7 +259,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.dictionaries(

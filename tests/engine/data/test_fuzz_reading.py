@@ -14,20 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.plain_text import TextMode
 from slidepack.engine.data.reading import RawRow, read_rows
 
-_SETTINGS = settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+_SETTINGS = settings(max_examples=150)
 _NAMES = ("f", "f.csv", "f.txt", "f.jsonl", "f.md", "f.json.gz")
 _MODES: tuple[TextMode, ...] = ("document", "paragraph", "line")
 _ENCODINGS = (None, None, None, "utf-8-replace", "cp1252", "utf-16", "gbk")
