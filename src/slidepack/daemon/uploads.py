@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -245,7 +246,7 @@ class Uploads:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             for path, target in moves:
-                path.rename(target)
+                _share(path, target)
             rows.rename(folder / rows.name)
             rejects.rename(folder / rejects.name)
             fsync_folder(folder)
@@ -306,6 +307,20 @@ def _original_names(files: Sequence[tuple[str, Path]]) -> list[str]:
     if len(files) == 1:
         return [f"original{suffix_of(files[0][0])}"]
     return [f"original-{number:03d}{suffix_of(name)}" for number, (name, _) in enumerate(files, 1)]
+
+
+def _share(path: Path, target: Path) -> None:
+    """Give a file a second name; the draft keeps its own until the dataset is there.
+
+    So a daemon that is killed in between leaves a draft that is whole.
+    """
+    try:
+        target.hardlink_to(path)
+    except OSError as error:
+        # Some file systems have no hard links.
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        path.rename(target)
 
 
 def _copy(file: BinaryIO, target: Path, size: int) -> None:
