@@ -1,5 +1,7 @@
 """Moments and durations as people type them."""
 
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -24,6 +26,24 @@ def test_a_date_keeps_its_zone_or_takes_this_machines() -> None:
 
 @pytest.mark.parametrize("text", ["", "25:00", "noon", "12:60", "2026-13-01", "1e9"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="no moment"):
+        parse_moment(text, _NOW)
+
+
+@pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York"])
+def zone(request: pytest.FixtureRequest) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield request.param
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize(
+    "text", ["0001-01-01", "0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "0000-01-01"]
+)
+def test_a_moment_that_no_calendar_here_has_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="no moment"):
         parse_moment(text, _NOW)
 

@@ -1,8 +1,10 @@
 """The settings file keeps its comments, and never holds what the daemon would not start with."""
 
+import codecs
 import stat
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +144,59 @@ def test_a_broken_file_is_not_made_worse(tmp_path: Path) -> None:
         with pytest.raises(SlidepackError):
             file.change({"nvme": "off"})
         assert path.read_text() == text
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        ("# mine|retry_seconds = 4 # x|", {"retry_seconds": 6}, "# mine|retry_seconds = 6.0 # x|"),
+        ("retry_seconds = 4|# mine|", {"retry_seconds": 6}, "retry_seconds = 6.0|# mine|"),
+        ("# mine|port = 1|", {"device": "cpu"}, '# mine|port = 1|device = "cpu"|'),
+        ("# mine|port = 1", {"device": "cpu"}, '# mine|port = 1|device = "cpu"|'),
+        ("|port = 1||nvme='on'|", {"port": None}, "||nvme='on'|"),
+        ("port = 1|", {"port": 1}, "port = 1|"),
+        ("port = 1|nvme='on'", {"port": 2, "nvme": None}, "port = 2|"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_file_of_any_editor_keeps_its_mark_and_its_line_ends(
+    tmp_path: Path, mark: bytes, before: str, changes: dict[str, Any], after: str, end: str
+) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(mark + before.replace("|", end).encode())
+    _file(tmp_path).change(changes)
+    assert path.read_bytes() == mark + after.replace("|", end).encode()
+    _file(tmp_path).states()
+
+
+def test_a_file_whose_lines_end_in_both_ways_is_else_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(b"# a\r\n# b\nport = 1\n")
+    _file(tmp_path).change({"port": 2, "nvme": "off"})
+    assert path.read_bytes() == b'# a\r\n# b\nport = 2\nnvme = "off"\r\n'
+
+
+def test_a_file_whose_lines_end_in_cr_is_not_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(b"port = 1\rnvme = 'on'\r")
+    file = _file(tmp_path)
+    with pytest.raises(SlidepackError, match="by hand"):
+        file.change({"port": 2})
+    assert path.read_bytes() == b"port = 1\rnvme = 'on'\r"
+
+
+@pytest.mark.parametrize("sign", "\u00a0\u3000\u202f\u200c\u200d\u00ad\u2028\u0378é日👩")
+def test_a_folder_may_have_every_sign_that_a_file_system_has(tmp_path: Path, sign: str) -> None:
+    folder = f"/mnt/a{sign}b"
+    _file(tmp_path).change({"nvme_folders": folder, "tls_port": 1})
+    assert load_settings({"SLIDEPACK_HOME": str(tmp_path)}).nvme_folders == folder
+    _file(tmp_path).change({"tls_port": 2})
+    assert load_settings({"SLIDEPACK_HOME": str(tmp_path)}).nvme_folders == folder
+
+
+@pytest.mark.parametrize("sign", [*map(chr, (*range(32), *range(127, 160))), "\ud800", "\udcff"])
+def test_a_control_character_is_refused(tmp_path: Path, sign: str) -> None:
+    with pytest.raises(SettingsRefused, match="control character"):
+        _file(tmp_path).change({"nvme_folders": f"/mnt/a{sign}b"})
+    assert not (tmp_path / "settings.toml").exists()

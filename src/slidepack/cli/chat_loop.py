@@ -1,5 +1,6 @@
 """The loop of a chat: questions in, answers out, one voice after the other."""
 
+import io
 import sys
 import time
 from collections.abc import Sequence
@@ -8,16 +9,18 @@ from typing import Any, Final
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from slidepack.cli.chat_speakers import Settings, Speaker
 from slidepack.cli.client import DaemonClient
 from slidepack.cli.output import print_json, say
+from slidepack.cli.terminal_text import one_line, printable
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 
 __all__ = ["ChatLoop"]
 
 _POLL_SECONDS: Final = 0.2
+_MOST_SEED: Final = (1 << 64) - 1
 _HELP: Final = "Commands: /reset, /seed N, /quit. Ctrl-C ends an answer."
 
 
@@ -47,11 +50,12 @@ class _Screen:
         """Write what is new."""
         for voice, answer in self.answers.items():
             if voice not in self.shown:
-                Console().print(f"\n[bold]{escape(self.titles.get(voice, voice))}[/bold]")
+                _write("\n")
+                Console().print(Text(one_line(self.titles.get(voice, voice)), style="bold"))
                 self.shown[voice] = 0
             at = self.shown[voice]
             if at >= 0:
-                _write(_printable(answer.text[at:]))
+                _write(printable(answer.text[at:]))
                 self.shown[voice] = len(answer.text)
             if not answer.over:
                 return
@@ -89,6 +93,7 @@ class ChatLoop:
 
     def run(self) -> None:
         """Read questions until there are no more."""
+        _replace_wrong_bytes()
         if not self._json:
             say(_HELP)
             for speaker in self._speakers:
@@ -198,8 +203,8 @@ class ChatLoop:
             for speaker in self._speakers:
                 speaker.talks.clear()
             self._say("The conversation is forgotten.")
-        elif name == "/seed" and value.strip().isdigit():
-            self._settings.seed = int(value)
+        elif name == "/seed" and (seed := _seed_of(value.strip())) is not None:
+            self._settings.seed = seed
             self._say(f"The seed is {self._settings.seed}.")
         else:
             self._say(_HELP)
@@ -228,9 +233,19 @@ def _take(answers: dict[str, _Answer], name: str, data: dict[str, Any]) -> None:
                 answers[voice].error = error
 
 
-def _printable(text: str) -> str:
-    """Return a model's words without what would steer the terminal."""
-    return "".join(char for char in text if char.isprintable() or char in "\n\t")
+def _seed_of(text: str) -> int | None:
+    """Return a seed as typed, or None where it is none."""
+    # Python reads no number of thousands of digits.
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_SEED))):
+        return None
+    seed = int(text)
+    return seed if seed <= _MOST_SEED else None
+
+
+def _replace_wrong_bytes() -> None:
+    """Take bytes of standard input that are no text for U+FFFD."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
 
 
 def _write(text: str) -> None:

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from slidepack.cli.background import running_daemon
 from slidepack.cli.client import DaemonClient
 from slidepack.cli.demo_model import MODEL_NAME, fetch_demo_model
 from slidepack.cli.models import add_and_wait
 from slidepack.cli.output import print_json
+from slidepack.cli.terminal_text import one_line
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
@@ -158,7 +160,7 @@ def _show(result: dict[str, Any], console: Console) -> None:
     for column in ("question", "before", "after"):
         table.add_column(column, overflow="fold")
     for sample in result["samples"]:
-        table.add_row(*(escape(sample[key]) for key in ("prompt", "before", "after")))
+        table.add_row(*(Text(one_line(sample[key])) for key in ("prompt", "before", "after")))
     console.print(table)
     console.print(
         f"Held-out loss {result['eval_loss_before']:.3f} → {result['eval_loss_after']:.3f} in "

@@ -1,6 +1,5 @@
 """`slidepack doctor`: look at this machine and say what stands in the way of training."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from slidepack.cli.output import print_json
 from slidepack.daemon.doctor.describe import machine_facts, pcie_link
 from slidepack.daemon.doctor.finding import Finding, Level, gib
 from slidepack.daemon.doctor.judge import findings
@@ -44,8 +44,7 @@ def doctor(json_output: bool, data_dir: Path) -> int:
     """
     if json_output:
         report, setup, found = _examine(data_dir)
-        output = msgspec.json.encode(DoctorOutput(hardware=report, setup=setup, findings=found))
-        sys.stdout.write(msgspec.json.format(output, indent=2).decode() + "\n")
+        print_json(DoctorOutput(hardware=report, setup=setup, findings=found), indent=2)
     else:
         with Console(stderr=True).status("Looking at the hardware, PyTorch and the disk…"):
             report, _, found = _examine(data_dir)

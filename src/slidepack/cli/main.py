@@ -29,7 +29,7 @@ from slidepack.cli.doctor import doctor as run_doctor
 from slidepack.cli.export import export
 from slidepack.cli.fit import fit
 from slidepack.cli.options import Json
-from slidepack.cli.output import print_json, say
+from slidepack.cli.output import never_fail_to_encode, print_json, say
 from slidepack.cli.plan import plan
 from slidepack.cli.queue_end import queue_end
 from slidepack.cli.train import train
@@ -110,6 +110,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit status."""
+    never_fail_to_encode()
     try:
         # The script held Ctrl-C back while this module loaded.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))

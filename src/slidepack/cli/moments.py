@@ -30,12 +30,15 @@ def parse_moment(text: str, now: datetime) -> float:
             moment = today if today > now else today + timedelta(days=1)
         else:
             moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        # Python takes a time without a zone for local time.
+        seconds = moment.timestamp()
+        # One that has a zone may be out of the calendar here, where no list could show it.
+        datetime.fromtimestamp(seconds)
+    except (ValueError, OverflowError, OSError) as error:
         raise typer.BadParameter(
             f"{text!r} is no moment ({error}); use 23:00 or 2026-12-24T18:30"
         ) from error
-    # Python takes a time without a zone for local time.
-    return moment.timestamp()
+    return seconds
 
 
 def parse_duration(text: str) -> float:

@@ -1,5 +1,6 @@
 """A sweep file: what is tried, as TOML."""
 
+import codecs
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,9 @@ def read_plan(path: Path) -> SweepPlan:
         SlidepackError: RUN-SPEC-INVALID: it cannot be read, or has unknown fields.
     """
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=SweepPlan)
+        # Editors of Windows write a byte-order mark, which TOML does not know.
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        return msgspec.toml.decode(text, type=SweepPlan)
     except (OSError, msgspec.DecodeError) as error:
         known = ", ".join(SweepPlan.__struct_fields__)
         raise SlidepackError(

@@ -147,7 +147,8 @@ def file_values(path: Path) -> dict[str, Any]:
         UnicodeDecodeError: it is not UTF-8.
         TOMLDecodeError: it is not TOML.
     """
-    return tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+    # Editors of Windows write a byte-order mark, which TOML does not know.
+    return tomllib.loads(path.read_text("utf-8-sig")) if path.exists() else {}
 
 
 def settings_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:

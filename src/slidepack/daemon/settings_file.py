@@ -4,10 +4,12 @@ No TOML writer is used: the settings are flat, and a changed text is only kept w
 again gives the old values with just this one changed.
 """
 
+import codecs
 import os
 import re
 import threading
 import tomllib
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
@@ -31,6 +33,8 @@ Source = Literal["default", "file", "environment"]
 Value = str | int | float | bool
 _SIMPLE: Final = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s#"'\[{][^#"']*?)"""
 """A value on one line; lists and texts of several lines are none."""
+_REFUSED: Final = ("Cc", "Cs")
+"""Categories of characters: controls, and halves of surrogate pairs, which no file takes."""
 _WANTED: Final[dict[object, str]] = {
     int: "use a whole number",
     float: "use a number",
@@ -127,13 +131,14 @@ class SettingsFile:
             try:
                 # A link of somebody's collection of settings stays one.
                 target = self.path.resolve()
-                text = target.read_text("utf-8") if target.exists() else ""
-                changed = text
+                data = target.read_bytes() if target.exists() else b""
+                body = data.removeprefix(codecs.BOM_UTF8)
+                changed = text = body.decode()
                 for name, value in converted.items():
                     changed = with_value(changed, name, value)
                 if changed != text:
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    _replace(target, changed)
+                    _replace(target, data[: len(data) - len(body)] + changed.encode())
             except OSError as error:
                 raise disk_error(error, self.path) from error
 
@@ -177,8 +182,8 @@ class SettingsFile:
         except msgspec.ValidationError as error:
             wanted = _WANTED.get(kind, str(error))
             raise ValueError(f"{name} is {value!r}; {wanted}") from error
-        if isinstance(found, str) and not found.isprintable():
-            raise ValueError(f"{name} holds a sign that cannot be printed")
+        if isinstance(found, str) and any(unicodedata.category(one) in _REFUSED for one in found):
+            raise ValueError(f"{name} holds a control character")
         return found
 
     def _source(self, name: str, values: Mapping[str, Any]) -> Source:
@@ -213,7 +218,7 @@ def with_value(text: str, name: str, value: Value | None) -> str:
     Raises:
         SlidepackError: DAEMON-SETTINGS where it is written in a way that only its writer knows.
     """
-    values = tomllib.loads(text)
+    values = _values(text)
     wanted = {key: old for key, old in values.items() if key != name}
     if value is not None:
         wanted[name] = value
@@ -221,7 +226,7 @@ def with_value(text: str, name: str, value: Value | None) -> str:
         return text
     changed = _edited(text, name, value, known=name in values)
     try:
-        fits = tomllib.loads(changed) == wanted
+        fits = _values(changed) == wanted
     except tomllib.TOMLDecodeError:
         fits = False
     if not fits:
@@ -232,6 +237,11 @@ def with_value(text: str, name: str, value: Value | None) -> str:
             fix="Open the file in an editor, or bring the setting on one line.",
         )
     return changed
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Return what a text says, read as `file_values` reads a file: a CR ends a line too."""
+    return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _edited(text: str, name: str, value: Value | None, *, known: bool) -> str:
@@ -246,9 +256,10 @@ def _edited(text: str, name: str, value: Value | None, *, known: bool) -> str:
     written = _toml(value)
     if known and line.search(head):
         return line.sub(lambda found: f"{found[1]}{written}{found[2]}", head, count=1) + tail
+    end = "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
     if head and not head.endswith("\n"):
-        head += "\n"
-    return f"{head}{name} = {written}\n{tail}"
+        head += end
+    return f"{head}{name} = {written}{end}{tail}"
 
 
 def _toml(value: Value) -> str:
@@ -266,7 +277,7 @@ def _field_of(message: str, changes: Mapping[str, object]) -> str | None:
     return next(iter(changes), None)
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-    write_atomic(path, text.encode())
+    write_atomic(path, data)
     path.chmod(mode)
