@@ -1,6 +1,7 @@
 """Delivery by real processes to real receivers on this machine: what arrives, and what does not."""
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 
 import psutil
@@ -56,6 +58,20 @@ def test_a_notice_arrives_once(notices: Notices, receiver: Receiver) -> None:
     notices.tick(_NOW + 1e6)
     assert notices.outbox.open_counts() == {"pending": 0, "failed": 0}
     assert len(receiver.came) == 1
+
+
+def test_every_sign_of_a_text_arrives(notices: Notices, receiver: Receiver) -> None:
+    body = 'row 3 is {"x": <noinput> & more}\nsecond line\n- third'
+    for kind in ("text", "html"):
+        notices.targets.add(receiver.url(f"/?format={kind}"), kind, _NOW)
+    notices.record("finished", "Job 1 is done", body, 1, _NOW)
+    deliver(notices, _NOW)
+    text, page = sorted((str(came["message"]) for came in receiver.came), key=len)
+    assert text == body
+    # Where HTML is read, a reader sees the same; other tags than line breaks there are none.
+    assert re.findall(r"<(\w+)", page) == ["br", "br"]
+    seen = unescape(re.sub(r"<br ?/?>\n?", "\n", page)).replace("\u00a0", " ")
+    assert seen == body
 
 
 def test_ticks_do_not_wait_for_a_service(

@@ -17,7 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Final
 
 import msgspec
-from apprise import Apprise, AppriseAsset, NotifyType, OverflowMode, PersistentStoreMode
+from apprise import (
+    Apprise,
+    AppriseAsset,
+    NotifyFormat,
+    NotifyType,
+    OverflowMode,
+    PersistentStoreMode,
+)
 from apprise.plugins import NotifyBase
 
 from slidepack.daemon.notices.contract import Answer, Message, Request
@@ -30,7 +37,7 @@ _LEEWAY_SECONDS: Final = 5
 
 
 class _Said(logging.Handler):
-    """Keeps what Apprise says of a failure: it returns only yes or no."""
+    """Keeps what Apprise says of an address that it does not take: it returns only None."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -96,14 +103,23 @@ def _send(message: Message, said: _Said) -> Answer:
     if "overflow=" not in message.url:
         # A digest longer than the service takes becomes two messages, not none.
         plugin.overflow_mode = OverflowMode.SPLIT
-    sent = bool(
-        plugin.notify(body=message.body, title=message.title, notify_type=NotifyType(message.tone))
+    sender = Apprise(asset=plugin.asset)
+    sender.add(plugin)
+    # It knows which services read HTML or Markdown and writes plain text as such; a plugin alone
+    # takes a `<` of ours for a tag.
+    sent = sender.notify(
+        body=message.body,
+        title=message.title,
+        notify_type=NotifyType(message.tone),
+        body_format=NotifyFormat.TEXT,
     )
-    shown = _shown(plugin)
-    why = "" if sent else said.take() or "The service refused it and did not say why."
+    shown, why = _shown(plugin), ""
+    if not sent:
+        why = " ".join(entry.message for entry in sent.logs())
+        why = why or "The service refused it and did not say why."
     return Answer(
         key=message.key,
-        ok=sent,
+        ok=bool(sent),
         service=str(plugin.service_name),
         shown=shown,
         error=_clean(why, message.url, shown),
