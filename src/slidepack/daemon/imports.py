@@ -69,7 +69,9 @@ class ModelImports:
             SlidepackError: MODEL-NOT-FOUND, MODEL-NOT-A-MODEL, MODEL-PICKLE, MODEL-UNSUPPORTED,
                 MODEL-BROKEN.
         """
-        source = source.strip()
+        if not os.path.lexists(source):
+            # A name that was pasted; a path may begin or end with a blank.
+            source = source.strip()
         if source.startswith(OLLAMA_PREFIX):
             known_as = source.removeprefix(OLLAMA_PREFIX)
             source = str(find_blob(known_as, ollama_folders(os.environ, Path.home())))
@@ -84,7 +86,9 @@ class ModelImports:
         known = self._catalogue.find_model(kind, source, revision)
         if known is not None and (known.state == "importing" or unchanged(known)):
             return known
-        return self._catalogue.add_model(name or Path(source).stem, kind, source, revision, now)
+        # What stands behind a dot in `Llama-3.2-1B` is no suffix, but for a file's.
+        named = Path(source).stem if kind == "gguf" else Path(source).name
+        return self._catalogue.add_model(name or named, kind, source, revision, now)
 
     def tick(self) -> None:
         """Start what waits and record what importers reported."""
