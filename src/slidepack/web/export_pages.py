@@ -15,6 +15,7 @@ from slidepack.daemon.exports.record import ExportWanted
 from slidepack.daemon.service import Service
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.export_view import ExportsView, exports_view, stage_words
+from slidepack.web.page_parts import leave
 
 __all__ = ["export_page_routes"]
 
@@ -29,9 +30,12 @@ class ExportsPart:
 
 
 @get("/jobs/{job_id:int}/parts/exports")
-async def exports_part(service: Service, job_id: FromPath[int]) -> Template:
+async def exports_part(service: Service, job_id: FromPath[int]) -> Response[Any]:
     """Show the part."""
-    return await _part(service, job_id)
+    try:
+        return await _part(service, job_id)
+    except SlidepackError as error:
+        return leave(error, "/queue")
 
 
 @get("/jobs/{job_id:int}/exports/{export_id:int}/progress")

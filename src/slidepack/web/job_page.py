@@ -22,6 +22,7 @@ from slidepack.daemon.service import Service
 from slidepack.daemon.smaller import retry_smaller
 from slidepack.daemon.store.jobs import JobRecord
 from slidepack.daemon.store.series import SeriesStore
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.first_row import first_row_in_process
 from slidepack.web.access import Access
 from slidepack.web.contexts import JobPage, SamplePair
@@ -34,7 +35,7 @@ from slidepack.web.job_view import (
     lane_of,
     settings_of,
 )
-from slidepack.web.page_parts import require_known
+from slidepack.web.page_parts import leave, require_known
 from slidepack.web.page_session import csrf_of
 from slidepack.web.queue_view import spark
 from slidepack.web.results import JobDetail, checkpoint_rows, job_detail, log_tail
@@ -78,10 +79,13 @@ async def job_part(
     access: Access,
     job_id: FromPath[int],
     part: FromPath[str],
-) -> Template:
+) -> Response[Any]:
     """Show one part of a job's page."""
     require_known(part, _PARTS)
-    page = await asyncio.to_thread(_job, request, service, access, job_id, part)
+    try:
+        page = await asyncio.to_thread(_job, request, service, access, job_id, part)
+    except SlidepackError as error:
+        return leave(error, "/queue")
     return Template(f"parts/job_{part}.html", context={"page": page})
 
 

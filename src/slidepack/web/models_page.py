@@ -19,6 +19,7 @@ from slidepack.daemon.requests import JobSettings, ModelRequest
 from slidepack.daemon.service import Service
 from slidepack.daemon.store.catalogue import ModelRecord, Use
 from slidepack.daemon.suggestions import SUGGESTIONS
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import Access
 from slidepack.web.api import add_model_now
 from slidepack.web.model_view import (
@@ -29,7 +30,7 @@ from slidepack.web.model_view import (
     listed_models,
     suggested,
 )
-from slidepack.web.page_parts import require_known
+from slidepack.web.page_parts import leave, require_known
 from slidepack.web.page_session import csrf_of
 
 __all__ = ["ModelPage", "ModelsPage", "model_pages"]
@@ -123,10 +124,13 @@ async def model_part(
     access: Access,
     model_id: FromPath[str],
     part: FromPath[str],
-) -> Template:
+) -> Response[Any]:
     """Show what of the page changes, or takes a moment."""
     require_known(part, _MODEL_PARTS)
-    page = await asyncio.to_thread(_model, request, service, access, model_id, part)
+    try:
+        page = await asyncio.to_thread(_model, request, service, access, model_id, part)
+    except SlidepackError as error:
+        return leave(error, "/models")
     return Template(f"parts/model_{part}.html", context={"page": page})
 
 

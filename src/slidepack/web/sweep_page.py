@@ -15,8 +15,9 @@ from slidepack.daemon.planning.picture import job_of
 from slidepack.daemon.service import Service
 from slidepack.daemon.sweeps.lane import read_rungs
 from slidepack.daemon.sweeps.results import Ranking, SweepSummary
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.web.access import Access
-from slidepack.web.page_parts import require_known
+from slidepack.web.page_parts import leave, require_known
 from slidepack.web.page_session import csrf_of
 from slidepack.web.sweep_view import SweepView, sweep_view
 from slidepack.web.sweeps_api import sweeps_of
@@ -78,10 +79,13 @@ async def sweep_part(
     sweep_id: FromPath[int],
     part: FromPath[str],
     by: FromQuery[Ranking] = "selection",
-) -> Template:
+) -> Response[Any]:
     """Show one part of a sweep's page."""
     require_known(part, _PARTS)
-    page = await asyncio.to_thread(_sweep, request, service, access, sweep_id, by)
+    try:
+        page = await asyncio.to_thread(_sweep, request, service, access, sweep_id, by)
+    except SlidepackError as error:
+        return leave(error, "/sweeps")
     return Template(f"parts/sweep_{part}.html", context={"page": page})
 
 
