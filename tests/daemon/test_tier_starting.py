@@ -307,3 +307,25 @@ def test_where_checkpoints_are_copies_a_drive_needs_room_for_one_state(
         waits = cramped.starter().run(job, spec, cramped.device(), 1.0)
         assert isinstance(waits, Waits)
         assert "needed on the disk" in waits.reason
+
+
+def test_a_job_with_room_for_a_run_has_room_to_go_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        house = _House.at(disk.mount / "home")
+        job = house.add(tiny_spec(tmp_path / "base", method=FullMethod()))
+        spec, plan = house.stores.jobs.spec(job.id), house.plan(job)
+        assert isinstance(plan, RunPlan)
+        folder = house.tried(job, plan)
+        each = plan.predicted_disk_bytes // 3
+        for step in (2, 3):
+            checkpoint = folder.checkpoints / f"step-{step:08d}"
+            write_checkpoint(checkpoint, True)
+            (checkpoint / "tensors").write_bytes(b"x" * each)
+        # A third and the result are what its next checkpoint needs beside the two that there are.
+        disk.fill(plan.predicted_disk_bytes - 2 * each + (64 << 10))
+        assert house.starter().shortage(job) == ""
+        disk.fill(each // 2)
+        assert "needed on the disk" in house.starter().shortage(job)
+        waits = house.starter().run(job, spec, house.device(), 3.0)
+        assert isinstance(waits, Waits)
+        assert "needed on the disk" in waits.reason

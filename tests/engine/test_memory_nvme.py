@@ -196,7 +196,27 @@ def test_the_slowest_of_reads_writes_and_the_rest_is_the_steps_time() -> None:
     assert step_time(spec, LLAMA_8B, plan, fast).seconds == pytest.approx(alone[1])
     said = drives_text(spec, LLAMA_8B, plan, rates, 100)
     assert f"{alone[0]:.1f} s instead of {slow.seconds:.1f}" in said
-    assert drives_text(spec, LLAMA_8B, in_ram, rates) == ""
+    assert drives_text(spec, LLAMA_8B, in_ram, rates, room=ROOM) == ""
+
+
+def test_what_checkpoints_and_a_pause_ask_of_drives_is_said_beforehand() -> None:
+    spec = _spec(nvme=NvmeUse(moments=1.0, master=1.0))
+    plan, _ = plan_in_detail(spec, LLAMA_8B, _machine(200))
+    state = _tier(plan).held_bytes
+
+    def said(**changes: object) -> str:
+        room = msgspec.structs.replace(ROOM, **changes)
+        rates = with_drives(rates_of("", cpu_threads=2), room)
+        return drives_text(spec, LLAMA_8B, plan, rates, 100, room=room)
+
+    assert "after a pause" not in said(free_bytes=5 * state)
+    assert "after a pause" in said(free_bytes=5 * state - 1)
+    assert "Every checkpoint writes" not in said(free_bytes=5 * state)
+    copied = said(free_bytes=state, linked=False)
+    assert f"Every checkpoint writes {state / 1e9:.3g} GB more" in copied
+    assert "after a pause" not in copied
+    silent = msgspec.structs.replace(_tier(plan), written_bytes=None)
+    assert "taken for new" in wear_of(silent, step_seconds=1.0).sentence()
 
 
 def test_a_cpu_run_can_have_its_state_there_as_well() -> None:
@@ -228,7 +248,7 @@ def test_a_cpu_run_can_have_its_state_there_as_well() -> None:
 @pytest.mark.parametrize(
     ("use", "room", "told"),
     [
-        pytest.param(NvmeUse(allow=False), ROOM, "nvme.allow", id="the job forbids it"),
+        pytest.param(NvmeUse(allow=False), ROOM, "do without them", id="the job forbids it"),
         pytest.param(NvmeUse(), None, "no drive is known", id="no drive"),
         pytest.param(
             NvmeUse(),

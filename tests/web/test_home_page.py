@@ -27,8 +27,10 @@ from slidepack.daemon.probe.memory import MemoryInfo
 from slidepack.daemon.probe.nvidia import NvidiaInfo
 from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.probe.tier import Tier
 from slidepack.daemon.probe.wsl import WslInfo
 from slidepack.daemon.states import LIVE, TERMINAL, JobState
+from slidepack.engine.memory_parts import NvmeRoom
 from slidepack.web.app import template_engine
 from slidepack.web.contexts import HomePage
 from slidepack.web.day_strip import WIDTH, DayStrip, day_strip, strip_end
@@ -175,7 +177,41 @@ def test_the_drive_of_the_data_directory_shows_its_wear() -> None:
     secret = msgspec.structs.replace(wear, used_share=None, problem="root alone may read it")
     known, unknown = (card(view(report(), wear=(one,)), "NVMe") for one in (wear, secret))
     assert known.lines == ("ext4 at /", "endurance used: 12%, 90.0 TB written")
-    assert unknown.lines[1] == "endurance used: unknown (root alone may read it)"
+    assert unknown.lines[1] == ("endurance used: unknown (root alone may read it), 90.0 TB written")
+    rated = msgspec.structs.replace(secret, rated_write_bytes=600e12)
+    silent = msgspec.structs.replace(secret, written_bytes=None, problem="")
+    of_rating, nothing = (card(view(report(), wear=(one,)), "NVMe") for one in (rated, silent))
+    assert of_rating.lines[1] == "endurance used: about 15% of 600 TB, 90.0 TB written"
+    assert nothing.lines[1] == "endurance used: unknown (the drive does not tell)"
+
+
+def test_drives_for_training_state_that_are_others_have_a_card_too() -> None:
+    wear = DriveWear(
+        disk="nvme1n1",
+        model="",
+        size_bytes=None,
+        written_bytes=None,
+        used_share=0.4,
+        rated_write_bytes=600e12,
+        rated_source="",
+        problem="",
+    )
+    room = NvmeRoom(
+        folders=("/fast/state",),
+        free_bytes=200 * _GIB,
+        linked=False,
+        read_bytes_per_second=3e9,
+        write_bytes_per_second=2e9,
+        measured=True,
+    )
+    found = view(report(tier=Tier(room=room, wear=(wear,))))
+    state = card(found, "Drives for training state")
+    assert state.head == "200.0 GiB free"
+    assert state.lines == ("/fast/state", "nvme1n1: endurance used: 40%")
+    assert "/fast/state" in render("parts/hardware.html", view=found)
+    here = msgspec.structs.replace(room, linked=True)
+    same = view(report(tier=Tier(room=here, wear=(wear,))))
+    assert [one.title for one in same.cards] == [one.title for one in view(report()).cards]
 
 
 def local(text: str, zone: ZoneInfo = _BERLIN) -> float:

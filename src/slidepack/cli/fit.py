@@ -263,7 +263,7 @@ def answer_fit(
         rates=None if time is None else rates,
         plan=plan,
         reason=_reason(plan, problem),
-        drives="" if plan is None else drives_text(spec, shape, plan, rates),
+        drives="" if plan is None else drives_text(spec, shape, plan, rates, room=host.nvme),
         problem=problem,
         change=change,
         ram_needed_bytes=advice.ram_needed_bytes if advice else None,

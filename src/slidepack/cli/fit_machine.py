@@ -122,7 +122,6 @@ def _room(report: HardwareReport, drive: DriveOptions) -> NvmeRoom | None:
         both_bytes_per_second=_both(room, drive),
         rated_write_bytes=drive.rated_tb * 1e12 if drive.rated_tb else room.rated_write_bytes,
         rated_source="as was said" if drive.rated_tb else room.rated_source,
-        written_bytes=None if drive.rated_tb else room.written_bytes,
     )
 
 

@@ -15,9 +15,6 @@ class DiskRoom:
     def shortage(self, needed: int) -> str:
         """Return why so many bytes do not fit, in words; empty where they do.
 
-        What earlier attempts left counts for nothing: a new one writes checkpoints of its own
-        before theirs are deleted.
-
         Raises:
             OSError: the disk does not answer.
         """

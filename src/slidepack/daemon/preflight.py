@@ -84,9 +84,10 @@ def preflight(
     drives = ""
     if plan is not None and plan.full is not None and plan.full.nvme is not None:
         assert isinstance(device, PlannedDevice)
-        rates = with_drives(device.rates, measure_drives())
+        room = measure_drives()
+        rates = with_drives(device.rates, room)
         steps = steps_in_all(spec, expected_rows(spec, measured.encoded_rows))
-        drives = drives_text(spec, shape, plan, rates, steps)
+        drives = drives_text(spec, shape, plan, rates, steps, room=room)
     error = model_error(measured, fixes, allow_rejects=False) or refusal
     return Preflight(
         measured=measured,

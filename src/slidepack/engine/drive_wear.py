@@ -7,11 +7,13 @@ import msgspec
 
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import NvmePlan, RunPlan
+from slidepack.engine.memory_full_need import drive_state_bytes
+from slidepack.engine.memory_parts import RESULT_COPIES, NvmeRoom
 from slidepack.engine.rates import Rates
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.timing import step_time
 
-__all__ = ["RunWear", "copies_text", "drives_text", "wear_of"]
+__all__ = ["RunWear", "copies_text", "drives_text", "pause_text", "wear_of"]
 
 _HOUR: Final = 3600.0
 _DAY_HOURS: Final = 24.0
@@ -27,8 +29,10 @@ class RunWear(msgspec.Struct, frozen=True, kw_only=True):
     rated_bytes: float | None
     """What the drives take in their life; None where nobody knows."""
     rated_source: str
+    taken_bytes: float | None
+    """What they have taken so far; None where they do not tell."""
     left_bytes: float | None
-    """Of that, by what they have taken so far."""
+    """Of what they take in their life, by that."""
     steps_left: int | None
     """Until then."""
     hours_left: float | None
@@ -44,9 +48,10 @@ class RunWear(msgspec.Struct, frozen=True, kw_only=True):
         if self.run_bytes is not None:
             said += f" ({self.run_bytes / self.rated_bytes:.1%} of what they are rated for)"
         rated = f"rated for {_size(self.rated_bytes)} ({self.rated_source})"
-        taken = self.rated_bytes - self.left_bytes
-        if taken > 0:
-            rated += f", {_size(taken)} of it used"
+        if self.taken_bytes is None:
+            rated += ", taken for new because they do not tell what they have taken"
+        elif self.taken_bytes > 0:
+            rated += f", {_size(min(self.taken_bytes, self.rated_bytes))} of it used"
         if not self.steps_left:
             return f"{said}. They are {rated}: they have outlived that already."
         after = f"{self.steps_left:,} steps"
@@ -78,6 +83,7 @@ def wear_of(
         run_bytes=None if steps is None else written * steps,
         rated_bytes=tier.rated_write_bytes,
         rated_source=tier.rated_source,
+        taken_bytes=tier.written_bytes,
         left_bytes=left,
         steps_left=steps_left,
         hours_left=hours,
@@ -98,8 +104,34 @@ def copies_text(num_bytes: int) -> str:
     )
 
 
+def pause_text(num_bytes: int, room: NvmeRoom | None) -> str:
+    """Return what a pause asks of the drives, in words; nothing where they have that.
+
+    The attempt that goes on has files of its own while two checkpoints hold those before it.
+
+    Args:
+        num_bytes: of the state on drives.
+        room: the drives as they are, without that state.
+    """
+    if room is None or not room.linked:
+        return ""
+    wanted = (2 * RESULT_COPIES - 1) * num_bytes
+    if wanted <= room.free_bytes:
+        return ""
+    return (
+        f" To go on after a pause it needs room for its checkpoints as well, {_size(wanted)} in "
+        f"all, of which {_size(room.free_bytes)} are free: it would wait until there is more."
+    )
+
+
 def drives_text(
-    spec: JobSpec, shape: ModelShape, plan: RunPlan, rates: Rates, steps: int | None = None
+    spec: JobSpec,
+    shape: ModelShape,
+    plan: RunPlan,
+    rates: Rates,
+    steps: int | None = None,
+    *,
+    room: NvmeRoom | None = None,
 ) -> str:
     """Return what state on drives costs, in words: time, and the drives' wear; else nothing.
 
@@ -109,13 +141,17 @@ def drives_text(
         plan: that may put state on drives.
         rates: of the machine and its drives.
         steps: of the run; None where they are not known.
+        room: the drives, where something is known of them.
     """
     if plan.full is None or plan.full.nvme is None:
         return ""
     in_ram = msgspec.structs.replace(plan, full=msgspec.structs.replace(plan.full, nvme=None))
     seconds, alone = (step_time(spec, shape, one, rates).seconds for one in (plan, in_ram))
     said = f"With all state in RAM a step would take {alone:.1f} s instead of {seconds:.1f}. "
-    return said + wear_of(plan.full.nvme, step_seconds=seconds, steps=steps).sentence()
+    said += wear_of(plan.full.nvme, step_seconds=seconds, steps=steps).sentence()
+    state = drive_state_bytes(shape, plan.full, split=plan.precision == "bf16")
+    copied = state if room is not None and not room.linked else 0
+    return said + copies_text(copied) + pause_text(state, room)
 
 
 def _size(num_bytes: float) -> str:

@@ -25,7 +25,7 @@ def drives_refused(use: NvmeUse, room: NvmeRoom | None) -> str:
     A folder that a job names is permission enough: the user knows what is below it.
     """
     if not use.allow:
-        return "the job forbids it (nvme.allow)"
+        return "it was asked to do without them"
     if use.folders:
         return ""
     return "no drive is known here" if room is None else room.refused
@@ -37,8 +37,7 @@ def not_on_drives(why: str) -> SlidepackError:
         "RUN-SPEC-INVALID",
         "The job asks for state on drives, and none can be there.",
         why=why,
-        fix="Name folders on NVMe drives in the setting nvme_folders or in the job's nvme.folders, "
-        "or leave its shares out.",
+        fix="Name folders on NVMe drives in the setting nvme_folders, or leave the shares out.",
     )
 
 

@@ -10,6 +10,7 @@ from slidepack.daemon.probe.endurance import DriveWear
 from slidepack.daemon.probe.gpu import Gpu, GpuProcess
 from slidepack.daemon.probe.problem import ProbeProblem
 from slidepack.daemon.probe.report import HardwareReport
+from slidepack.daemon.probe.tier import Tier
 from slidepack.web.format import number, plural, size
 
 __all__ = ["HardwareCard", "HardwareView", "Level", "hardware_view"]
@@ -194,7 +195,23 @@ def _memory(report: HardwareReport, planned: int) -> HardwareCard:
 def _drives(report: HardwareReport, wear: Sequence[DriveWear]) -> list[HardwareCard]:
     if isinstance(report.drives, ProbeProblem):
         return [HardwareCard(title="Disk", head=report.drives.what)]
-    return [_drive(drive, wear) for drive in report.drives.drives if drive.holds_data_dir]
+    cards = [_drive(drive, wear) for drive in report.drives.drives if drive.holds_data_dir]
+    # Where checkpoints can be links to it, it is on the drive that has a card already.
+    if isinstance(report.tier, Tier) and not report.tier.room.linked:
+        cards.append(_state_drives(report.tier))
+    return cards
+
+
+def _state_drives(tier: Tier) -> HardwareCard:
+    """Return the card of the drives that training state may lie on, where they are others."""
+    return HardwareCard(
+        title="Drives for training state",
+        head=f"{size(tier.room.free_bytes)} free",
+        lines=(
+            ", ".join(tier.room.folders),
+            *(f"{one.disk}: {_worn(one)}" for one in tier.wear),
+        ),
+    )
 
 
 def _drive(drive: Drive, wear: Sequence[DriveWear]) -> HardwareCard:
@@ -212,10 +229,17 @@ def _drive(drive: Drive, wear: Sequence[DriveWear]) -> HardwareCard:
 
 
 def _worn(wear: DriveWear) -> str:
-    if wear.used_share is None:
-        return f"endurance used: unknown ({wear.problem})"
-    written = "" if wear.written_bytes is None else f", {wear.written_bytes / 1e12:.1f} TB written"
-    return f"endurance used: {wear.used_share:.0%}{written}"
+    written, rated = wear.written_bytes, wear.rated_write_bytes
+    said = []
+    if wear.used_share is not None:
+        said.append(f"endurance used: {wear.used_share:.0%}")
+    elif written is not None and rated:
+        said.append(f"endurance used: about {written / rated:.0%} of {rated / 1e12:.0f} TB")
+    else:
+        said.append(f"endurance used: unknown ({wear.problem or 'the drive does not tell'})")
+    if written is not None:
+        said.append(f"{written / 1e12:.1f} TB written")
+    return ", ".join(said)
 
 
 def _level(ours: int, others: int, total: int, words: str) -> Level:

@@ -9,6 +9,8 @@ import msgspec
 
 from slidepack.engine.contract.runfolder import RunFolder
 
+KEPT: Final = 2
+"""Newest checkpoints that stay: one to fall back to where the last is broken."""
 _STATE: Final = "state.json"
 
 
@@ -54,11 +56,27 @@ def of_no_use(checkpoints: Sequence[Kept], newest: int) -> list[Path]:
 
     Args:
         checkpoints: of one job, newest first.
-        newest: how many of the newest stay; 2 leaves one to fall back to where the last is broken.
+        newest: how many of the newest stay.
     """
     sound = [checkpoint for checkpoint in checkpoints if checkpoint.sound]
     kept = sound[:newest] + [checkpoint for checkpoint in sound if checkpoint.healthy][:1]
     return [checkpoint.path for checkpoint in checkpoints if checkpoint not in kept]
+
+
+def replaceable_bytes(attempts: Sequence[RunFolder]) -> int:
+    """Return the bytes of the checkpoints that a job's next ones replace one by one.
+
+    Args:
+        attempts: the run folders, oldest first.
+
+    Raises:
+        OSError: the disk does not tell.
+    """
+    return sum(
+        path.stat().st_size
+        for kept in read_kept(attempts)[:KEPT]
+        for path in kept.path.iterdir()
+    )
 
 
 def _read(checkpoint: Path) -> Kept:

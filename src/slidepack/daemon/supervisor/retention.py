@@ -17,7 +17,7 @@ from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.retention import RetentionStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.discarding import Discarder, aside_of, remains
-from slidepack.daemon.supervisor.keeping import of_no_use, read_kept
+from slidepack.daemon.supervisor.keeping import KEPT, of_no_use, read_kept
 from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.tier_leftovers import TierLeftovers, remove_tier_folders
 from slidepack.engine.contract.runfolder import RunFolder
@@ -163,7 +163,7 @@ class Retention:
             # Until the newest attempt has a checkpoint of its own, it needs those before it.
             if not folders or not folders[-1].list_checkpoints():
                 return []
-            found = of_no_use(read_kept(folders), newest=2)
+            found = of_no_use(read_kept(folders), newest=KEPT)
         elif self._store.is_adopted(job.id):
             return []
         elif job.state == "completed" and job.result and Path(job.result).is_dir():

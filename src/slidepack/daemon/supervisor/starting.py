@@ -7,6 +7,7 @@ from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import DeviceNow, Waiting
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.store.jobs import JobRecord
+from slidepack.daemon.supervisor.keeping import replaceable_bytes
 from slidepack.daemon.supervisor.launching import (
     Launcher,
     MadeAttempt,
@@ -80,7 +81,7 @@ class Starter:
             plan = self._plans.of_run(job, spec, device)
             if isinstance(plan, Waiting):
                 return Waits(plan.reason, soon=True)
-            shortage = self._tier_room.shortage(plan, spec)
+            shortage = self._lacks(job, plan, spec)
             if shortage:
                 return Waits(f"waits for room: {shortage}", soon=True)
             return self._launch_run(job, spec, plan, now)
@@ -108,7 +109,11 @@ class Starter:
         if isinstance(spec.method, FullMethod):
             # It would go on with another placement, and maybe on other drives.
             plan = self._next_plan(job, spec) or plan
-        return plan.reason if isinstance(plan, NoRoom) else self._tier_room.shortage(plan, spec)
+        return plan.reason if isinstance(plan, NoRoom) else self._lacks(job, plan, spec)
+
+    def _lacks(self, job: JobRecord, plan: RunPlan, spec: JobSpec) -> str:
+        attempts = [RunFolder(Path(one.folder)) for one in self._launcher.attempts.of(job.id)]
+        return self._tier_room.shortage(plan, spec, replaceable_bytes(attempts))
 
     def _next_plan(self, job: JobRecord, spec: JobSpec) -> RunPlan | NoRoom | None:
         """Return the plan with which a job would start now, or why drives have no room for it;

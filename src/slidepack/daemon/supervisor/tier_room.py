@@ -17,7 +17,7 @@ from slidepack.engine.shape import read_shape
 __all__ = ["TierRoom"]
 
 _ROOT: Final = Path("/")
-_OTHERS: Final = "other folders can be named in the setting nvme_folders, or in the job"
+_OTHERS: Final = "other folders can be named in the setting nvme_folders"
 
 
 class TierRoom:
@@ -28,15 +28,22 @@ class TierRoom:
         self._home = home
         self._room = room
 
-    def shortage(self, plan: RunPlan, spec: JobSpec) -> str:
+    def shortage(self, plan: RunPlan, spec: JobSpec, replaceable: int = 0) -> str:
         """Return why a run does not fit the disks, in words; empty where it does.
+
+        Args:
+            plan: of the run.
+            spec: of its job.
+            replaceable: bytes of checkpoints of earlier attempts that go as new ones come. Where
+                state is on drives they count for nothing: all files are made at the start.
 
         Raises:
             OSError: a disk does not answer.
             SlidepackError: the model's folder cannot be read.
         """
         if plan.full is None or plan.full.nvme is None:
-            return self._room.shortage(plan.predicted_disk_bytes)
+            most = plan.predicted_disk_bytes * (RESULT_COPIES - 1) // RESULT_COPIES
+            return self._room.shortage(plan.predicted_disk_bytes - min(replaceable, most))
         folders = [Path(folder) for folder in plan.full.nvme.folders]
         for folder in folders:
             if not folder.is_dir():

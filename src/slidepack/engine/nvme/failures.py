@@ -90,6 +90,6 @@ def folder_error(error: OSError, named: Path, folder: Path) -> SlidepackError:
             "The folder for training state on a drive is not there.",
             why=f"{named} does not exist; its drive may not be mounted",
             fix="Mount the drive, make the folder, or name another one in the setting "
-            "`nvme_folders` (a job's own are in its `nvme.folders`), then resume the job.",
+            "`nvme_folders`, then resume the job.",
         )
     return disk_error(error, "open", folder)
