@@ -219,6 +219,13 @@ def test_data_check_and_open(
         (("data", "check", "{empty}"), "DATA-EMPTY"),
         (("models", "show", "nobody"), "MODEL-NOT-FOUND"),
         (("models", "rm", "nobody"), "MODEL-NOT-FOUND"),
+        *(
+            (("models", action, odd), "MODEL-NOT-FOUND")
+            for action in ("show", "rm")
+            for odd in ("b?c#d", "\udce9", "ü %2f")
+        ),
+        (("models", "show", "a\nb"), "DAEMON-REQUEST-INVALID"),
+        (("models", "rm", "../jobs/1"), "DAEMON-REQUEST-INVALID"),
         (("models", "add", "/no/such/model"), "MODEL-NOT-FOUND"),
         (("models", "add", "~nobody-of-that-name/x y"), "MODEL-NOT-FOUND"),
         (("models", "add", "{tmp}"), "MODEL-NOT-A-MODEL"),

@@ -1,7 +1,10 @@
 """`slidepack train`: trains without a daemon, goes on after Ctrl-C, and refuses with codes."""
 
+import codecs
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +29,7 @@ from slidepack.engine.memory import plan_run
 from slidepack.engine.shape import read_shape
 
 _SCRIPT = Path(sys.executable).with_name("slidepack")
-_STEPS = 80
+_STEPS = 240
 _FULL = {"method": "full", "steps": _STEPS, "checkpoint_every_steps": 5, "lr": 1e-3}
 
 
@@ -175,6 +178,60 @@ def test_a_run_that_fails_keeps_the_workers_code(project: Path) -> None:
     assert process.returncode == CATALOGUE["DATA-NO-USABLE-ROWS"].exit_code, (out, err)
     (line,) = err.splitlines()
     assert line.startswith("DATA-NO-USABLE-ROWS: ")
+
+
+def _kept(project: Path) -> list[str]:
+    """Return the checkpoints of all attempts, oldest first."""
+    found = (project / "runs" / "first").glob("attempt-*/checkpoints/step-*")
+    return sorted(str(path.relative_to(project / "runs" / "first")) for path in found)
+
+
+def _has_two(folder: RunFolder) -> Callable[[], bool]:
+    return lambda: len(folder.list_checkpoints()) > 1
+
+
+@pytest.mark.full
+def test_interrupted_runs_leave_no_more_checkpoints_than_one_needs(project: Path) -> None:
+    spec = _spec(project, **(_FULL | {"steps": 3 * _STEPS}))
+    for number in (1, 2, 3):
+        process, folder = _start(spec), _attempt(project, number)
+        wait_until(_has_two(folder), what="two checkpoints are there")
+        with held(psutil.Process(_started(folder).pid)):
+            os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 130, (out, err)
+        assert _kept(project) == [
+            f"attempt-{number:04d}/checkpoints/{path.name}"
+            for path in reversed(folder.list_checkpoints())
+        ]
+        assert len(_kept(project)) == 2
+    resumed = _kept(project)[-1]
+    out, err = _start(spec).communicate(timeout=120)
+    assert "The result is in " in out, err
+    last = _attempt(project, 4)
+    assert _started(last).resumed_from == str(project / "runs" / "first" / resumed)
+    assert _kept(project) == [
+        f"attempt-0004/checkpoints/{path.name}" for path in reversed(last.list_checkpoints())
+    ]
+
+
+def test_a_run_that_does_not_fit_the_disk_does_not_begin(
+    project: Path, refused: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type(shutil.disk_usage(project))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10_000_000, 7_800_000, 2_200_000))
+    why = refused(_spec(project, **_FULL), "DISK-FULL")["why"]
+    plan_bytes = re.search(r"([0-9.]+) GB needed on the disk, 0.00 GB free", why)
+    assert plan_bytes, why
+    assert str(project / "runs" / "first") in why
+    assert not _attempt(project, 1).root.exists()
+
+
+def test_a_training_file_with_a_byte_order_mark_is_read(project: Path) -> None:
+    plain = _spec(project)
+    marked = project / "marked.toml"
+    marked.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
+    assert _read(marked) == _read(plain)
 
 
 @pytest.mark.full

@@ -24,16 +24,16 @@ def test_a_checkpoint_that_grows_is_waited_for(tmp_path: Path) -> None:
     assert patience.is_over(tmp_path, clock)
 
 
-def test_even_a_growing_one_has_an_end(tmp_path: Path) -> None:
+def test_one_that_grows_is_waited_for_however_long_unless_nobody_needs_it(tmp_path: Path) -> None:
     clock = 0.0
-    patience = Patience(1.0, lambda: clock)
+    wanted, unwanted = Patience(1.0, lambda: clock), Patience(1.0, lambda: clock)
     writing = tmp_path / ".result.tmp-12"
     writing.mkdir()
-    for tenth in range(11, 101):
+    for tenth in range(11, 301):
         clock = tenth / 10
         (writing / "model.safetensors").write_bytes(b"x" * tenth)
-        assert not patience.is_over(tmp_path, clock)
-    assert patience.is_over(tmp_path, 10.1)
+        assert not wanted.is_over(tmp_path, clock)
+        assert unwanted.is_over(tmp_path, clock, unwanted=True) == (tenth > 100)
 
 
 def test_what_is_whole_is_not_being_written(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_a_checkpoint_after_a_long_step_has_its_own_time(tmp_path: Path) -> None
         assert not patience.is_over(tmp_path, clock)
     writing = tmp_path / "checkpoints" / ".step-00000007.tmp"
     writing.mkdir(parents=True)
-    for second in range(20, 29):
+    for second in range(20, 40):
         clock = float(second)
         (writing / "lane.safetensors").write_bytes(b"x" * second)
         assert not patience.is_over(tmp_path, clock)
-    clock = 29.1
-    assert patience.is_over(tmp_path, clock), "even a growing one has an end"
+    clock = 49.1
+    assert patience.is_over(tmp_path, clock), "it grows no more"
 
 
 def test_what_is_unwanted_is_not_waited_for_however_it_gets_on(tmp_path: Path) -> None:

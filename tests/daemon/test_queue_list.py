@@ -108,6 +108,35 @@ def test_a_job_is_found_by_its_number_its_model_and_in_any_case(stores: Stores) 
     assert found("_") == found("\\") == found("9" * 30) == []
 
 
+_SEARCHED = (
+    *("Über Straße", "ÜBER STRASSE", "ΟΔΟΣ", "Ёлка", "İzmir", "ﬁne 50%", "a_b", "a\\b", "axb"),
+    *("K2", "%", "100 % d'accord", '"quoted"', "日本語"),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *_SEARCHED,
+        *("über", "ÜBER", "STRASSE", "strasse", "ß", "οδος", "οδοσ", "ЁЛ", "i̇z", "fi", "FINE"),
+        *("_", "\\", "50%", "k2", "Å", "d'a", '"', "本", "ü", "u"),
+    ],
+)
+def test_a_search_folds_letters_as_python_does(stores: Stores, text: str) -> None:
+    ids = {stores.jobs.add(plain_spec(name), 0.0).id: name for name in _SEARCHED}
+    stores.database.execute("UPDATE jobs SET model_id = 'Größe' WHERE name = 'K2'")
+    lists = QueueList(stores.database)
+    for read, state in ((lists.waiting, "queued"), (lists.ended, "completed")):
+        ended_at = None if state == "queued" else 1
+        stores.database.execute("UPDATE jobs SET state = ?, ended_at = ?", state, ended_at)
+        page = read(QueueFilter(text=text), 50)
+        found = {ids[job] for entry in page.entries for job in entry.job_ids}
+        expected = {name for name in _SEARCHED if text.casefold() in name.casefold()}
+        models = {"K2": "größe"} | dict.fromkeys(set(_SEARCHED) - {"K2"}, "tiny")
+        expected |= {name for name in _SEARCHED if text.casefold() in models[name].casefold()}
+        assert found == expected
+
+
 def test_an_entry_says_what_is_wanted_of_its_jobs(stores: Stores) -> None:
     sweep = _sweep(stores, "rates")
     jobs = [stores.jobs.add(plain_spec(), 0.0, sweep_id=sweep).id for _ in range(3)]

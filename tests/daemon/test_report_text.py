@@ -35,6 +35,45 @@ def test_no_name_and_no_secret_is_left(secret: str) -> None:
     assert "GPU-12345678" in left, "cards can still be told apart"
 
 
+@pytest.mark.parametrize("end", ["", " was read", "\nnext line /x", ", /srv/x", " and D:\\x"])
+@pytest.mark.parametrize("name", ["joe", "Joe Doe", "Joe van der Doe", "Doe, Joe (work)", "O'Doe"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("/mnt/c/Users/", "/.wslconfig"),
+        ("C:\\Users\\", "\\x"),
+        ("D:\\\\Users\\\\", "\\\\x"),
+        ("C:/Users/", "/My Stuff/x"),
+        ("'/mnt/c/Users/", "'"),
+        ('"C:\\Users\\', '"'),
+    ],
+)
+def test_no_part_of_a_name_with_blanks_is_left(
+    before: str, name: str, after: str, end: str
+) -> None:
+    text = f"a {before}{name}{after}{end}"
+    assert without_names(text, _MINE) == f"a {before}USER{after}{end}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/mnt/c/Users/joe is full", "/mnt/c/Users/USER is full"),
+        ("/mnt/c/Users/joe: see /x", "/mnt/c/Users/USER: see /x"),
+        ("C:\\Users\\Joe Doe and D:\\x", "C:\\Users\\USER D:\\x"),
+        ("/mnt/c/Users/joe, /mnt/c/Users/Joe Doe/x", "/mnt/c/Users/USER /mnt/c/Users/USER/x"),
+        (
+            "'/mnt/c/Users/joe' and '/mnt/c/Users/doe'",
+            "'/mnt/c/Users/USER' and '/mnt/c/Users/USER'",
+        ),
+        ("/home/joe and /media/joe/My Disk", "/home/USER and /media/USER/My Disk"),
+        ("/mnt/c/Users/joe is full\n/x", "/mnt/c/Users/USER is full\n/x"),
+    ],
+)
+def test_what_stands_behind_a_bare_name(text: str, expected: str) -> None:
+    assert without_names(text, _MINE) == expected
+
+
 def test_what_helps_is_kept() -> None:
     text = "Linux 6.18.44, driver 570.86.15, 127.0.0.1:7333, CUDA 12.8, /dev/nvme0n1p2"
     assert without_names(text, _MINE) == text

@@ -11,6 +11,7 @@ from slidepack.engine.contract.events import (
     AnyEvent,
     Checkpointed,
     Failed,
+    Started,
     Yielded,
 )
 
@@ -141,3 +142,26 @@ def test_steps_are_dropped_oldest_first_and_no_more_than_asked_for(stores: Store
     assert [row["id"] for row in stores.runlog.events_after(0, job_id)] == ids[-1:]
     assert stores.runlog.ending(job_id, 1) == ended
     assert len(stores.runlog.events_after(0, other)) == 8
+
+
+def test_the_last_start_tells_what_moves_state_to_drives(stores: Stores) -> None:
+    job_id, moved_by = _job(stores), stores.runlog.drives_moved_by
+    assert moved_by(job_id) == ""
+    for number, drives in ((1, "ring: O_DIRECT"), (2, "kvikio: GPUDirect Storage"), (3, "")):
+        if number > 1:
+            stores.add_attempt(job_id, number)
+        event = Started(
+            at=1.0,
+            pid=1,
+            device="cpu",
+            precision="fp32",
+            total_steps=1,
+            from_step=0,
+            train_rows=1,
+            eval_rows=0,
+            trainable_params=1,
+            attention="eager: asked for",
+            drives=drives,
+        )
+        _report(stores, job_id, [event], number)
+        assert moved_by(job_id) == drives

@@ -214,6 +214,8 @@ def test_a_bit_that_flips_on_the_drive_is_found(
     chain = Chain(tmp_path / "job", whole.read_spec(), _on(tmp_path / "drive", lambda: 1.0))
     first = chain.next()
     _stopped_at(first, 6)
+    moved_by = started(first).drives
+    assert re.match(r"ring: .+ threads a direction; the state passes through RAM", moved_by)
     newest = first.list_checkpoints()[0]
     file = next(newest.glob("*.state-0"))
     with file.open("r+b") as data:

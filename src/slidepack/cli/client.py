@@ -9,10 +9,12 @@ from typing import Any, BinaryIO
 import httpx
 import msgspec
 
+from slidepack.cli.sending import encoded, not_utf8
 from slidepack.cli.server_events import events_of
 from slidepack.daemon.instance import not_running, read_address
 from slidepack.daemon.settings import data_home
 from slidepack.engine.contract.errors import CATALOGUE, ErrorReport, SlidepackError
+from slidepack.engine.data.rows import mend_text
 
 _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 20
@@ -38,7 +40,12 @@ class DaemonClient:
         )
 
     def get(self, path: str) -> Any:
-        """Return the JSON of a GET."""
+        """Return the JSON of a GET.
+
+        Raises:
+            SlidepackError: what the daemon answers, or DAEMON-REQUEST-INVALID where a text of the
+                request is not UTF-8.
+        """
         return self._request("GET", path)
 
     def post(self, path: str, body: object = None) -> Any:
@@ -62,7 +69,7 @@ class DaemonClient:
 
         Who stops to read them ends what makes them.
         """
-        content = msgspec.json.encode(body)
+        content = encoded(body)
         try:
             with self._http.stream("POST", path, content=content) as response:
                 if not response.is_success:
@@ -81,7 +88,8 @@ class DaemonClient:
             query: how to read it: format, map, allow_rejects and so on.
 
         Raises:
-            SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-CUT, and what the daemon answers.
+            SlidepackError: DATA-NOT-FOUND, DATA-UPLOAD-CUT, DAEMON-REQUEST-INVALID where `query`
+                is not UTF-8, and what the daemon answers.
         """
         try:
             with path.open("rb") as file:
@@ -91,7 +99,7 @@ class DaemonClient:
                 return self._send(
                     "PUT",
                     "/datasets",
-                    params={"name": path.name, **(query or {})},
+                    params={"name": mend_text(path.name), **(query or {})},
                     content=_chunks(file),
                     headers={"content-length": length} if length else {},
                 ).json()
@@ -104,7 +112,7 @@ class DaemonClient:
             ) from error
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else encoded(body)
         response = self._send(method, path, content=content)
         return response.json() if response.content else None
 
@@ -120,6 +128,8 @@ class DaemonClient:
             ) from error
         except httpx.TransportError as error:
             raise not_running(f"{self.url}: {error}") from error
+        except UnicodeEncodeError as error:
+            raise not_utf8(_whole(error.object, path)) from error
         if response.is_success:
             return response
         raise _error_of(response)
@@ -147,6 +157,11 @@ def _error_of(response: httpx.Response) -> SlidepackError:
             fix="Restart the daemon: it may be of another version than this command.",
         )
     return SlidepackError.from_report(report)
+
+
+def _whole(character: str, path: str) -> str:
+    """Return the path that a character is of, where httpx names no more than that."""
+    return path if character in path else character
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from slidepack.cli.sending import encoded
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.export.contract import (
     ExportFailed,
@@ -36,12 +37,12 @@ def run_export(request: ExportRequest) -> ExportResult:
     """Run an export and return its result.
 
     Raises:
-        SlidepackError: its own, or RUN-CRASHED.
+        SlidepackError: its own, RUN-CRASHED, or EXPORT-INVALID where a path is not UTF-8.
         KeyboardInterrupt: after the exporter has removed what it had made.
     """
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as said:
         file = Path(scratch) / "request.json"
-        file.write_bytes(msgspec.json.encode(request))
+        file.write_bytes(encoded(request, "EXPORT-INVALID"))
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "slidepack.engine.export", str(file)],
             stdout=subprocess.PIPE,

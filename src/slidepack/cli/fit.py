@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
-from urllib.parse import quote
 
 import msgspec
 import typer
 
 from slidepack.cli.client import connect
 from slidepack.cli.fit_machine import DriveOptions, Host, describe_machine, measured_drives
+from slidepack.cli.models import model_path
 from slidepack.cli.options import Json
 from slidepack.cli.output import print_json, print_table, say
 from slidepack.daemon.paths import expand_user
@@ -172,7 +172,7 @@ def find_folder(model: str) -> Path:
             fix="Add it with `slidepack models add`, and name the id that it gets.",
         )
     try:
-        record = connect().get(f"/models/{quote(model, safe='')}")
+        record = connect().get(model_path(model))
     except SlidepackError as error:
         if error.report.code not in ("DAEMON-NOT-RUNNING", "MODEL-NOT-FOUND"):
             raise

@@ -3,6 +3,7 @@
 import os
 import time
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.progress import Progress
@@ -18,6 +19,11 @@ app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
 
 
 _POLL_SECONDS = 0.3
+
+
+def model_path(model_id: str) -> str:
+    """Return where the API has a model, whatever signs somebody typed for its id."""
+    return f"/models/{quote(model_id, safe='', errors='replace')}"
 
 
 @app.command("add")
@@ -55,7 +61,7 @@ def list_models(json_output: Json = False) -> None:
 @app.command("show")
 def show(model_id: str, json_output: Json = False) -> None:
     """Show one model."""
-    model = connect().get(f"/models/{model_id}")
+    model = connect().get(model_path(model_id))
     if json_output:
         print_json(model)
         return
@@ -72,9 +78,9 @@ def remove(
 ) -> None:
     """Take a model off the list; a converted or downloaded copy is deleted, a folder stays."""
     if dry_run:
-        show_removal(connect().get(f"/models/{model_id}/removal"), json_output)
+        show_removal(connect().get(f"{model_path(model_id)}/removal"), json_output)
         return
-    connect().delete(f"/models/{model_id}")
+    connect().delete(model_path(model_id))
     if json_output:
         print_json({"removed": model_id})
     else:

@@ -1,5 +1,6 @@
 """`slidepack train SPEC.toml`: the engine alone, with no daemon and no queue."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -13,6 +14,7 @@ import msgspec
 import typer
 
 from slidepack.cli.output import print_json, say
+from slidepack.cli.train_attempts import Attempts, require_room
 from slidepack.cli.train_continue import continue_run
 from slidepack.daemon.hardware import Waiting, machine_now
 from slidepack.daemon.paths import disk_error
@@ -21,6 +23,7 @@ from slidepack.daemon.requests import JobSettings, advice, job_spec
 from slidepack.engine.contract.errors import EXIT_YIELDED, SlidepackError
 from slidepack.engine.contract.events import (
     AnyEvent,
+    Checkpointed,
     Evaluated,
     Failed,
     Finished,
@@ -93,7 +96,7 @@ def train(
     try:
         with _locked(root) as lock:
             folder = _attempt(root, _spec(asked, beside, root, base, tell), tell)
-            code = _run(folder, lock, show)
+            code = _run(folder, lock, show, Attempts(root, _made(root)))
     except OSError as error:
         raise disk_error(error, root) from error
     if code == 0:
@@ -105,7 +108,9 @@ def train(
 
 def _read(spec_file: Path) -> TrainFile:
     try:
-        return msgspec.toml.decode(spec_file.read_bytes(), type=TrainFile)
+        # Windows' editors mark UTF-8 by bytes that TOML does not know.
+        data = spec_file.read_bytes().removeprefix(codecs.BOM_UTF8)
+        return msgspec.toml.decode(data, type=TrainFile)
     except (OSError, msgspec.DecodeError) as error:
         help_ = advice(str(error).rpartition("`$.")[2].rstrip("`"))
         raise SlidepackError(
@@ -179,9 +184,7 @@ def _rows(asked: TrainFile, source: Path, folder: Path, tell: Tell) -> DatasetRe
 
 def _attempt(root: Path, spec: JobSpec, tell: Tell) -> RunFolder:
     """Make the next attempt's folder, which goes on from the checkpoints of earlier ones."""
-    made = [RunFolder(path) for path in sorted(root.glob("attempt-*"), reverse=True)]
-    # The identity is written last: where it is missing, the folder was never finished.
-    earlier = [folder for folder in made if folder.identity.exists()]
+    earlier = _made(root)
     for folder in earlier:
         if folder.read_spec() != spec:
             raise SlidepackError(
@@ -197,16 +200,28 @@ def _attempt(root: Path, spec: JobSpec, tell: Tell) -> RunFolder:
                 why=f"{folder.result} is there",
                 fix="Name another folder as out to train again.",
             )
-    checkpoints = [str(path) for folder in earlier for path in folder.list_checkpoints()]
-    resumed = next((folder for folder in earlier if folder.list_checkpoints()), None)
+    if earlier:
+        Attempts(root, earlier).tidy()
+    newest_first = earlier[::-1]
+    checkpoints = [str(path) for folder in newest_first for path in folder.list_checkpoints()]
+    resumed = next((folder for folder in newest_first if folder.list_checkpoints()), None)
     plan = _plan(spec, root) if resumed is None else _plan_again(resumed, spec, root)
     tell(plan.reason)
-    attempt = RunFolder(root / f"attempt-{len(made) + 1:04d}")
+    require_room(plan, spec, root, earlier)
+    number = len(list(root.glob("attempt-*"))) + 1
+    attempt = RunFolder(root / f"attempt-{number:04d}")
     identity = RunIdentity(
-        job_id=spec.name, attempt=len(made) + 1, nonce="", resume_from=tuple(checkpoints)
+        job_id=spec.name, attempt=number, nonce="", resume_from=tuple(checkpoints)
     )
     attempt.create(spec, plan, identity)
     return attempt
+
+
+def _made(root: Path) -> list[RunFolder]:
+    """Return the attempts in a run's folder, oldest first; one that was never finished is none."""
+    folders = [RunFolder(path) for path in sorted(root.glob("attempt-*"))]
+    # The identity is written last.
+    return [folder for folder in folders if folder.identity.exists()]
 
 
 def _plan(spec: JobSpec, root: Path) -> RunPlan:
@@ -233,8 +248,10 @@ def _machine(root: Path) -> Machine:
     return machine
 
 
-def _run(folder: RunFolder, lock: int, show: Callable[[AnyEvent], None]) -> int:
+def _run(folder: RunFolder, lock: int, show: Callable[[AnyEvent], None], attempts: Attempts) -> int:
     """Run the worker, showing its events as they come; return 0 or EXIT_YIELDED.
+
+    What it no longer needs of earlier attempts goes meanwhile.
 
     Raises:
         SlidepackError: what the run failed of.
@@ -254,6 +271,8 @@ def _run(folder: RunFolder, lock: int, show: Callable[[AnyEvent], None]) -> int:
             ended = _has_ended(worker)
             for event in events.new():
                 show(event)
+                if isinstance(event, Checkpointed | Finished):
+                    attempts.tidy(complete=isinstance(event, Finished))
         except KeyboardInterrupt:
             # The worker got the signal too: it finishes the step and writes a checkpoint.
             if interrupted:
@@ -318,6 +337,8 @@ def _print(event: AnyEvent) -> None:
     match event:
         case Started():
             say(f"Training on {event.device} in {event.precision}, {event.total_steps} steps.")
+            if event.drives:
+                say(f"State on drives is moved by {event.drives}.")
         case Progress():
             say(
                 f"step {event.step}/{event.total_steps}  loss {_number(event.loss)}  "

@@ -20,6 +20,7 @@ from slidepack.engine.data.rows import (
     TokensRow,
     clip,
     decode_row,
+    mend_text,
 )
 
 __all__ = [
@@ -38,6 +39,8 @@ _MOST_COLUMNS: Final = 60
 _EXAMPLE_CHARACTERS: Final = 120
 _TEXT_CHARACTERS: Final = 600
 _MOST_TURNS: Final = 8
+_LONGEST_NAME: Final = 1000
+"""Characters. Longer ones are texts in the wrong place, sixty of which would fill a page."""
 
 
 class ColumnSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +102,16 @@ def rows_seen(rows_path: Path, count: int = 3) -> tuple[RowSeen, ...]:
     return tuple(RowSeen(line=row.line, parts=_parts(row)) for row in rows)
 
 
-def preview_rows(path: Path, options: CheckOptions, count: int = 3) -> Preview:
+def preview_rows(
+    path: Path, options: CheckOptions, count: int = 3, name: str | None = None
+) -> Preview:
     """Return the first rows of a file as they would be read, without reading all of it.
 
     Args:
         path: of the file.
         options: how to read it; they name what the rows are.
         count: rows to show, at most.
+        name: what the user calls the file, for messages; None for the path's own name.
 
     Raises:
         SlidepackError: DATA-MAPPING-INVALID, DATA-FORMAT-UNKNOWN, and what reading raises.
@@ -116,7 +122,8 @@ def preview_rows(path: Path, options: CheckOptions, count: int = 3) -> Preview:
     judge = Judge(mapping.family, mapping)
     rows: list[Row] = []
     rejects: list[Reject] = []
-    raws = read_rows(path, [], text_mode=text_mode_of(options), encoding=options.encoding)
+    mode = text_mode_of(options)
+    raws = read_rows(path, [], text_mode=mode, encoding=options.encoding, name=name)
     for raw in itertools.islice(raws, _LOOKED_AT):
         found: Row | Reject = raw if isinstance(raw, Reject) else judge.judge(raw.line, raw.value)
         if isinstance(found, Reject):
@@ -156,10 +163,17 @@ def _note(found: dict[str, str], row: dict[str, object]) -> None:
 
 
 def _note_one(found: dict[str, str], name: str, value: object) -> None:
+    if not _is_mappable(name):
+        return
     if name in found or len(found) < _MOST_COLUMNS:
         found[name] = found.get(name) or clip(
             value if value is not None else "", _EXAMPLE_CHARACTERS
         )
+
+
+def _is_mappable(name: str) -> bool:
+    """Return whether a column can be named in a request: what UTF-8 and a form can hold."""
+    return 0 < len(name) <= _LONGEST_NAME and mend_text(name) == name
 
 
 def _parts(row: Row) -> tuple[Spoken, ...]:

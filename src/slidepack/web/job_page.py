@@ -159,8 +159,12 @@ def _job(
         lanes=_lanes(service, detail) if shows("lanes") else (),
         checkpoints=tuple(checkpoint_rows(service, job_id)) if shows("checkpoints") else (),
         settings=settings_of(detail.spec) if shows("") else (),
-        drives=drives_of(detail.attempts) if shows("") else "",
+        drives=_drives(service, detail) if shows("") else "",
     )
+
+
+def _drives(service: Service, detail: JobDetail) -> str:
+    return drives_of(detail.attempts, service.runlog.drives_moved_by(detail.job.id))
 
 
 def _ending(service: Service, job: JobRecord) -> Ending:

@@ -100,8 +100,13 @@ def settings_of(spec: JobSpec) -> tuple[Setting, ...]:
     return tuple(Setting(name=name, value=value) for name, value in _flat("", spec))
 
 
-def drives_of(attempts: Sequence[AttemptRecord]) -> str:
-    """Return what the newest attempt has on drives, in words; empty where that is nothing."""
+def drives_of(attempts: Sequence[AttemptRecord], moved_by: str = "") -> str:
+    """Return what the newest attempt has on drives, in words; empty where that is nothing.
+
+    Args:
+        attempts: of the job.
+        moved_by: the transport and why it is that one, where that is known.
+    """
     try:
         plan = RunFolder(Path(attempts[-1].folder)).read_plan() if attempts else None
     except SlidepackError:
@@ -110,10 +115,11 @@ def drives_of(attempts: Sequence[AttemptRecord]) -> str:
     if plan is None or plan.full is None or plan.full.nvme is None:
         return ""
     tier = plan.full.nvme
-    return (
+    said = (
         f"{size(tier.held_bytes)}, {size(tier.step_write_bytes)} written a step "
         f"({', '.join(tier.folders)})"
     )
+    return f"{said}; {moved_by}" if moved_by else said
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:

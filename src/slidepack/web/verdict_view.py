@@ -145,7 +145,7 @@ def preview_of(service: Service, draft_id: str, options: CheckOptions) -> Previe
             "What are the rows to be read as?",
             fix="Choose one of the kinds.",
         )
-    return preview_rows(files[0][1], options)
+    return preview_rows(files[0][1], options, name=files[0][0])
 
 
 def _families(report: DataReport, columns: tuple[ColumnSeen, ...]) -> tuple[FamilyChoice, ...]:

@@ -90,3 +90,19 @@ def test_text_under_its_own_name_is_none(tmp_path: Path, name: str) -> None:
 def test_rows_are_rows_under_any_name(tmp_path: Path, name: str) -> None:
     assert len(values(tmp_path / name, '{"a": "1"}\n{"a": "2"}\n')) == 2
     assert len(values(tmp_path / name, "prompt,completion\na,b\nc,d\n")) == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "fix"),
+    [
+        (b"PK\x03\x04", "Unpack it, or save the sheet as CSV."),
+        (b"\xd0\xcf\x11\xe0", "Save the sheet as CSV."),
+        (b"SQLite format 3\0", "Export the table as CSV."),
+        (b"%PDF-1.7", "Save its text as .txt."),
+        (b"FEA1", "Write it anew with version 2."),
+        (_POINTER.encode(), "Get the file itself with `git lfs pull`."),
+    ],
+)
+def test_the_way_out_keeps_its_capitals(tmp_path: Path, start: bytes, fix: str) -> None:
+    found = error(tmp_path / "f.jsonl", start + b"\0" * 50)
+    assert found.fix == f"{fix} JSON lines, JSON, CSV, TSV, Parquet, Arrow and plain text are read."

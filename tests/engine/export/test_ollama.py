@@ -1,7 +1,8 @@
-"""Modelfiles: the Go template says what the model's own says, and answers stop where its do."""
+"""Ollama: its template says what the model's own says, and it is handed what was made."""
 
 import json
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.rows import Role
 from slidepack.engine.export.go_template import find_between, go_template
 from slidepack.engine.export.naming import model_name
-from slidepack.engine.export.ollama import write_modelfile
+from slidepack.engine.export.ollama import create_in_ollama, write_modelfile
 from slidepack.engine.export.speech import Speech, read_speech
 
 QUOTES = 'Say "hi" to {{ .System }}\n\\n """ and {% raw %} 🙂'
@@ -55,18 +56,6 @@ def test_ollama_says_what_the_template_says(
         assert name == "Gemma" and talk[0][0] == "system"
         expected = speech.render(("user", f"Be brief.\n\n{talk[1][1]}"), *talk[2:])
     assert _in_ollama(speech, talk) == expected
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_answers_stop_at_the_templates_end(tmp_path: Path, name: str) -> None:
-    speech = _speech(tmp_path / "model", name)
-    notes = write_modelfile(tmp_path, "some.gguf", speech)
-    lines = (tmp_path / "Modelfile").read_text().splitlines()
-    assert lines[0] == "FROM ./some.gguf"
-    stops = {json.loads(s.split(" ", 2)[2]) for s in lines if s.startswith("PARAMETER stop ")}
-    markers = speech.tokenizer.markers
-    assert markers is not None and {markers.end, PUBLISHED[name].eos} == stops
-    assert bool(notes) == (name == "Gemma")
 
 
 def test_the_start_token_is_left_to_who_adds_it(tmp_path: Path) -> None:
@@ -165,6 +154,21 @@ def test_what_ollama_refuses_is_said_and_kept(
     report = caught.value.report
     assert (report.code, report.why) == ("RUN-FAILED", "no server")
     assert (tmp_path / "out" / "Modelfile").exists()
+
+
+@pytest.mark.parametrize("folder", ["out", "my out", "it's", "$HOME;x", 'a "b"'])
+def test_the_command_to_paste_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    expected = ["ollama", "create", "bot", "-f", str(tmp_path / folder / "Modelfile")]
+    said = create_in_ollama(tmp_path / folder, "bot")
+    assert shlex.split(said.rpartition("run: ")[2]) == expected
+    _fake_ollama(tmp_path / "bin", monkeypatch, "exit 1")
+    (tmp_path / folder).mkdir()
+    with pytest.raises(SlidepackError) as caught:
+        create_in_ollama(tmp_path / folder, "bot")
+    assert shlex.split(caught.value.report.fix.rpartition("run: ")[2]) == expected
 
 
 def test_without_ollama_the_command_is_said(

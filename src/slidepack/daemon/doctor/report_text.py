@@ -21,7 +21,17 @@ _SECRETS: Final = (
 )
 _UUID: Final = re.compile(r"\b((?:GPU-|MIG-)?[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{13,}", re.I)
 _ADDRESS: Final = re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=[:/\s,]|$)")
-_OWNED: Final = re.compile(r"((?:/home|/Users|/media|/run/media|[\\/]Users)[\\/])[^\\/\s:,;'\")]+")
+_OWNED: Final = (
+    # Names of Windows may have blanks: one ends where the path goes on, or its quotes close. What
+    # stands between a bare name and another path goes with it, rather than half a name stays.
+    re.compile(
+        r"([\\/]Users[\\/]+)[^\\/:*?\"<>|\r\n]*?[^\\/:*?\"<>|\s]"
+        r"(?=[ \t]*(?:\b[A-Za-z]:)?[\\/]|\"|'(?:[\s,;:.)\]]|$))",
+        re.MULTILINE,
+    ),
+    # A name of Linux has none.
+    re.compile(r"((?:/home|/media|/run/media|[\\/]Users)[\\/]+)[^\\/\s:,;'\")]+"),
+)
 _COMMON: Final = frozenset({"root", "user", "home", "slidepack", "admin", "ubuntu", "linux"})
 _LEAST_LETTERS: Final = 2
 _MARKS: Final = {"problem": "PROBLEM", "note": "note", "ok": "ok"}
@@ -61,7 +71,8 @@ def without_names(text: str, identity: Identity) -> str:
     for path, name in ((identity.data_dir, "DATA"), (identity.home, "~")):
         if len(path) > 1:
             text = text.replace(path.rstrip("/"), name)
-    text = _OWNED.sub(r"\1USER", text)
+    for owned in _OWNED:
+        text = owned.sub(r"\1USER", text)
     for secret in _SECRETS:
         text = secret.sub("SECRET", text)
     text = _UUID.sub(r"\1-…", text)

@@ -119,6 +119,8 @@ class Database:
         if found is None:
             raw = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
             raw.execute("PRAGMA synchronous = FULL")
+            # SQLite's own LIKE and lower() fold ASCII only.
+            raw.create_function("casefold", 1, str.casefold, deterministic=True)
             found = SqliteDatabase(raw)
             self._local.connection = found
         return found

@@ -163,6 +163,15 @@ class RunLog:
             return None
         return msgspec.json.decode(row["body"], type=Finished | Yielded | Failed)
 
+    def drives_moved_by(self, job_id: int) -> str:
+        """Return what moves a job's state to drives and back, as its last start told it."""
+        row = self._db.one(
+            "SELECT json_extract(body, '$.drives') AS drives FROM events INDEXED BY events_type "
+            "WHERE job_id = ? AND type = 'started' ORDER BY id DESC LIMIT 1",
+            job_id,
+        )
+        return (row["drives"] or "") if row else ""
+
     def has_good_checkpoint(self, job_id: int) -> bool:
         """Return whether a checkpoint that is still on disk was healthy when it was made."""
         rows = self._db.query(

@@ -73,9 +73,7 @@ def replaceable_bytes(attempts: Sequence[RunFolder]) -> int:
         OSError: the disk does not tell.
     """
     return sum(
-        path.stat().st_size
-        for kept in read_kept(attempts)[:KEPT]
-        for path in kept.path.iterdir()
+        path.stat().st_size for kept in read_kept(attempts)[:KEPT] for path in kept.path.iterdir()
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from slidepack.engine.contract.pulse import last_beat
 
 _MOST: Final = 10.0
-"""Times the usual limit, whatever is being written."""
+"""Times the usual limit: for a model that others wait for, and for what nobody needs."""
 _STILL_SECONDS: Final = 10.0
 """After which a checkpoint that does not grow is none."""
 
@@ -52,19 +52,21 @@ class Patience:
 
         A step is not left half done, and with state on drives its updates take minutes. So the
         time begins anew whenever the worker has got on, however long that goes on: what it must
-        end is of some size. One that hangs is given its time once more, and no longer.
+        end is of some size. One that hangs is given its time once more, and no longer. Files that
+        grow are progress too, of those who tell nothing else while they write.
 
         Args:
             run_folder: its own.
             waited_seconds: since it was asked to leave.
-            unwanted: nobody needs its step; only a checkpoint under way is waited for.
+            unwanted: nobody needs its step; only a checkpoint under way is waited for, and that
+                not for ever.
         """
         quiet = waited_seconds
         if not unwanted:
             quiet = min(quiet, self._quiet_seconds(run_folder))
         if quiet <= self._stop_seconds:
             return False
-        if quiet > _MOST * self._stop_seconds:
+        if unwanted and quiet > _MOST * self._stop_seconds:
             return True
         return not self._grows(run_folder)
 

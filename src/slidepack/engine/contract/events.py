@@ -37,6 +37,8 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     trainable_params: int
     attention: str
     """The attention path chosen, with its reason."""
+    drives: str = ""
+    """What moves state to drives and back, with its reason; empty where none is there."""
     resumed_from: str = ""
 
 

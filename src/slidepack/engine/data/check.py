@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.data.families.cells import Repair
 from slidepack.engine.data.families.preference import preference_error
+from slidepack.engine.data.issues import error_issues, more_ignored, reject_issue
 from slidepack.engine.data.json_array import RawRow
 from slidepack.engine.data.judge import MAX_NAMES, Judge
 from slidepack.engine.data.lint import Lint
@@ -39,9 +39,6 @@ _LOSSES: Final[tuple[Repair, ...]] = (
     "trailing-user-turn", "trailing-tool-turn", "trailing-system-turn",
 )  # fmt: skip
 """Repairs that change what the row says."""
-_LINE: Final = re.compile(r"(?:^|: |; )line (\d+)\b")
-"""How our errors name a line in their `why`: an error has no field for it."""
-
 _LOSS: Final = "rows that were mended in a way that changes what they say"
 
 OnBytes = Callable[[int], None]
@@ -70,6 +67,7 @@ def judge_file(
     rejects_path: Path,
     options: CheckOptions | None = None,
     progress: OnBytes | None = None,
+    name: str | None = None,
 ) -> DataReport:
     """Check `path`, write its accepted rows and its rejects, and report; a bad file is no error.
 
@@ -79,10 +77,11 @@ def judge_file(
         rejects_path: where the rejected rows go, one JSON object a line.
         options: how to read the file.
         progress: called with the number of bytes read.
+        name: what the user calls the file, for messages; None for the path's own name.
     """
     asked = options or CheckOptions()
     with contextlib.ExitStack() as stack:
-        check = _Pass(path, asked, progress, _linter(path, stack))
+        check = _Pass(path, name or path.name, asked, progress, _linter(path, stack))
         try:
             mapping = mapping_of(asked)
             with rows_path.open("wb") as rows_file, rejects_path.open("wb") as rejects_file:
@@ -92,7 +91,7 @@ def judge_file(
                     for file in (rows_file, rejects_file):
                         file.seek(0)
                         file.truncate()
-                    check = _Pass(path, asked, progress, _linter(path, stack))
+                    check = _Pass(path, name or path.name, asked, progress, _linter(path, stack))
                     check.run(mapping, best, rows_file, rejects_file)
                 for file in (rows_file, rejects_file):
                     # Jobs are pinned to these bytes, so a power cut must not take them.
@@ -117,11 +116,13 @@ class _Pass:
     def __init__(
         self,
         path: Path,
+        name: str,
         options: CheckOptions,
         progress: OnBytes | None,
         lint: Lint | LintProcess,
     ) -> None:
         self._path = path
+        self._name = name
         self._options = options
         self._progress = progress
         self._recogniser = Recogniser()
@@ -213,13 +214,17 @@ class _Pass:
             ignored_columns=tuple(ignored[:_SHOWN_COLUMNS]),
             columns=judge.columns() if judge else {},
             choices=self.decision.choices,
-            issues=(*_error_issues(error), *warnings, *map(_reject_issue, self._first_rejects)),
+            issues=(
+                *error_issues(error, self._name),
+                *warnings,
+                *map(reject_issue, self._first_rejects),
+            ),
             first_questions=tuple(self._questions),
             content_hash=self._digest.hexdigest(),
             notes=(
                 *self._notes,
                 *(judge.notes() if judge else ()),
-                *_more_ignored(len(ignored)),
+                *more_ignored(len(ignored) - _SHOWN_COLUMNS),
                 *lint.notes,
             ),
             verdict=_verdict(error, bool(warnings or rejected)),
@@ -234,6 +239,7 @@ class _Pass:
             text_mode=text_mode_of(self._options),
             encoding=self._options.encoding,
             on_bytes=self._progress,
+            name=self._name,
         )
 
     def _see(self, raw: RawRow | Reject) -> None:
@@ -285,25 +291,6 @@ class _Pass:
             for repair in _LOSSES
             if (count := self._judge.repairs[repair])
         ]
-
-
-def _error_issues(error: SlidepackError | None) -> list[Issue]:
-    if error is None:
-        return []
-    report = error.report
-    text = f"{report.what} {report.why}".strip()
-    named = _LINE.search(report.why)
-    line = int(named[1]) if named else 0
-    return [Issue(line=line, code=report.code, message=text, level="error")]
-
-
-def _more_ignored(count: int) -> list[str]:
-    more = count - _SHOWN_COLUMNS
-    return [f"Ignored columns that are not listed: {more}."] if more > 0 else []
-
-
-def _reject_issue(reject: Reject) -> Issue:
-    return Issue(line=reject.line, code=reject.reason, message=reject.detail, level="reject")
 
 
 def _verdict(error: SlidepackError | None, odd: bool) -> Verdict:

@@ -77,14 +77,14 @@ def refuse_binary(source: Source, head: bytes) -> None:
         inside = f" inside {source.compression}" if source.compression else ""
         raise _unknown(
             f"This is {found[0]}{inside}, which is not read.",
-            f"{source.path.name} starts with {head[:4]!r}",
-            f"{found[1].capitalize()}. {_READ}",
+            f"{source.name} starts with {head[:4]!r}",
+            f"{found[1][0].upper()}{found[1][1:]}. {_READ}",
         )
     suffix = PurePath(source.inner_name).suffix.lower()
     if suffix in _COLUMNAR_SUFFIXES and head:
         raise _unknown(
             "The file is called Parquet or Arrow, and is neither.",
-            f"{source.path.name} starts with {head[:4]!r}",
+            f"{source.name} starts with {head[:4]!r}",
             "Copy or download the file again, or give it the suffix of what it is.",
         )
 

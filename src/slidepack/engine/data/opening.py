@@ -40,13 +40,25 @@ class ByteStream(Protocol):
 class Source:
     """A data file that can be opened any number of times."""
 
-    def __init__(self, path: Path, on_bytes: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_bytes: Callable[[int], None] | None = None,
+        name: str | None = None,
+    ) -> None:
         """Look at the first bytes.
+
+        Args:
+            path: of the file; its suffix is the one that counts.
+            on_bytes: told how many bytes of the file have been read.
+            name: what the user calls the file, where that is not the path's own name.
 
         Raises:
             SlidepackError: DATA-NOT-FOUND.
         """
         self.path = path
+        self.name = path.name if name is None else name
+        """What the user calls the file, for messages."""
         self._on_bytes = on_bytes
         self._furthest = 0
         try:
@@ -65,11 +77,6 @@ class Source:
 
         self.has_garbage = False
         """Whether bytes that are not gzip have been met behind what was unpacked."""
-
-    @property
-    def name(self) -> str:
-        """The name of the file, for messages."""
-        return self.path.name
 
     @property
     def inner_name(self) -> str:
@@ -145,7 +152,7 @@ class OpenFile(AbstractContextManager["OpenFile"]):
         return SlidepackError(
             DAMAGED_CODE,
             f"The {source.compression} file {what}.",
-            why=f"{source.path.name}: {reason}; byte {self._file.tell()} of {source.size}, "
+            why=f"{source.name}: {reason}; byte {self._file.tell()} of {source.size}, "
             f"{self._unpacked} bytes unpacked until then",
             fix="Copy or download the file again.",
         )

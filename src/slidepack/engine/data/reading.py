@@ -54,6 +54,7 @@ def read_rows(
     text_mode: TextMode | None = None,
     encoding: str | None = None,
     on_bytes: Callable[[int], None] | None = None,
+    name: str | None = None,
 ) -> Rows:
     """Yield the rows of a data file in order; a row that cannot be read becomes a `Reject`.
 
@@ -65,6 +66,7 @@ def read_rows(
             the name of the file is none of a text.
         encoding: one of `ENCODINGS`; None finds it out.
         on_bytes: is told how many bytes of the file have been read.
+        name: what the user calls the file, for messages; None for the path's own name.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-EMPTY, DATA-FORMAT-UNKNOWN, DATA-ENCODING,
@@ -72,7 +74,7 @@ def read_rows(
             DATA-AMBIGUOUS for one object with several lists of rows, or a text of another name.
     """
     told = [] if notes is None else notes
-    source = Source(path, on_bytes)
+    source = Source(path, on_bytes, name)
     found_any = False
     only_turns = True
     for row in _open_rows(source, text_mode, encoding, told):

@@ -81,13 +81,14 @@ def judge_files(
         SlidepackError: DATA-REFUSED where their rows are of different families.
     """
     if len(files) == 1:
-        return judge_file(files[0][1], rows_path, rejects_path, options, progress)
+        name, path = files[0]
+        return judge_file(path, rows_path, rejects_path, options, progress, name)
     parts = [(path.with_suffix(".rows"), path.with_suffix(".rejects")) for _, path in files]
     try:
         reports: list[DataReport] = []
         done = 0
-        for (_, path), (rows, rejects) in zip(files, parts, strict=True):
-            reports.append(judge_file(path, rows, rejects, options, _from(progress, done)))
+        for (name, path), (rows, rejects) in zip(files, parts, strict=True):
+            reports.append(judge_file(path, rows, rejects, options, _from(progress, done), name))
             done += path.stat().st_size
         names = [name for name, _ in files]
         _require_one_family(names, reports)

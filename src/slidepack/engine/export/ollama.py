@@ -1,11 +1,13 @@
 """Writes a Modelfile beside a GGUF file, and hands both to Ollama where it is installed."""
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.data.rows import clip
 from slidepack.engine.export.go_template import find_between, go_template
 from slidepack.engine.export.speech import Speech
 
@@ -50,7 +52,12 @@ def write_modelfile(folder: Path, gguf: str, speech: Speech) -> list[str]:
     else:
         lines.append('TEMPLATE """{{ .Prompt }}"""')
         notes.append("The model has no chat template: in Ollama it goes on with the text it gets.")
-    lines += [f"PARAMETER stop {_quoted(text)}" for text in _stops(speech)]
+    for text in _stops(speech):
+        quoted = _quoted(text)
+        if quoted is None:
+            notes.append(f"A Modelfile cannot hold the stop {clip(text)!r}, so it is left out.")
+        else:
+            lines.append(f"PARAMETER stop {quoted}")
     (folder / _MODELFILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return notes
 
@@ -70,7 +77,7 @@ def create_in_ollama(folder: Path, name: str) -> str:
     if program is None:
         return (
             "There is no `ollama` on the PATH, so nothing was handed to it. Where Ollama is "
-            f"installed, run: {' '.join(command)}"
+            f"installed, run: {shlex.join(command)}"
         )
     try:
         done = subprocess.run(
@@ -89,7 +96,7 @@ def create_in_ollama(folder: Path, name: str) -> str:
             "RUN-FAILED",
             "Ollama did not take the model.",
             why=why,
-            fix=f"The export is in {folder}. Start Ollama, then run: {' '.join(command)}",
+            fix=f"The export is in {folder}. Start Ollama, then run: {shlex.join(command)}",
         )
     return f"Ollama has it as {name}: run `ollama run {name}`."
 
@@ -99,8 +106,20 @@ def _stops(speech: Speech) -> list[str]:
     return sorted(text for text in texts if text.strip())
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _quoted(text: str) -> str | None:
+    """Return a value as Ollama reads it back, or None where it would read another.
+
+    Its parser, `ParseFile` and `unquote` in ollama/ollama's parser/parser.go, knows no escapes: it
+    takes a pair of quotes off, or of three, and what is between them is the value. It ends a value
+    at the first line whose end closes the quotes, and drops characters that are not printable.
+    """
+    lines = text.split("\n")
+    if not all(letter == "\t" or letter.isprintable() for line in lines for letter in line):
+        return None
+    marks = '"""' if '"' in text else '"'
+    if any(line.rstrip(" \t").endswith(marks) for line in lines[:-1]):
+        return None
+    return f"{marks}{text}{marks}"
 
 
 def _last_line(text: str) -> str:

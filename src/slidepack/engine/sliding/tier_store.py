@@ -24,6 +24,7 @@ from slidepack.engine.nvme.files import ALIGNMENT, Check, TierFile
 from slidepack.engine.nvme.transport import Transport
 from slidepack.engine.sliding.slab import Slab
 from slidepack.engine.sliding.state_format import count_of
+from slidepack.engine.sliding.tier_copy import copy_durably
 from slidepack.engine.sliding.tier_layout import Request, UnitLayout
 from slidepack.engine.tier_folders import discard
 
@@ -336,12 +337,15 @@ class TierStore:
     def _require_settled(self) -> None:
         assert self._open is None, "state was changed by hand while engines work"
 
-    def link(self, unit: int, targets: Sequence[Path]) -> bool:
+    def link(
+        self, unit: int, targets: Sequence[Path], on_progress: Callable[[], None] = lambda: None
+    ) -> bool:
         """Give a checkpoint a unit's file as it is now, durably; while no update is under way.
 
         Args:
             unit: index.
             targets: paths of the links, one for each folder.
+            on_progress: called when a drive has got on with it.
 
         Returns:
             Whether it is a link; else it is a copy, as the file system makes no link there.
@@ -352,7 +356,8 @@ class TierStore:
         self.settle()
         one = self._units[self._homes[unit]]
         one.current.sync()
-        linked = _link_all(one.current.paths, targets)
+        on_progress()
+        linked = _link_all(one.current.paths, targets, on_progress)
         # From here on the next update writes elsewhere, whatever becomes of the checkpoint.
         one.frozen |= linked
         self.copied = not linked
@@ -437,29 +442,17 @@ def _try_links(sources: Sequence[Path], targets: Sequence[Path]) -> bool:
     return True
 
 
-def _link_all(sources: Sequence[Path], targets: Sequence[Path]) -> bool:
+def _link_all(
+    sources: Sequence[Path], targets: Sequence[Path], on_progress: Callable[[], None]
+) -> bool:
     try:
         if _try_links(sources, targets):
             return True
     except OSError as error:
         raise disk_error(error, "allocate", targets[0]) from error
     for source, target in zip(sources, targets, strict=True):
-        _copy(source, target)
+        copy_durably(source, target, on_progress)
     return False
-
-
-def _copy(source: Path, target: Path) -> None:
-    try:
-        with source.open("rb") as file, target.open("xb") as other:
-            size, done = os.fstat(file.fileno()).st_size, 0
-            while done < size:
-                moved = os.sendfile(other.fileno(), file.fileno(), done, size - done)
-                if not moved:
-                    raise OSError(errno.EIO, f"it ends at byte {done} of {size}")
-                done += moved
-            os.fsync(other.fileno())
-    except OSError as error:
-        raise disk_error(error, "write", target) from error
 
 
 def _remove(folder: Path) -> None:

@@ -163,6 +163,7 @@ class Attempt:
                 eval_rows=len(data.selection),
                 trainable_params=trainee.trainable_params,
                 attention=f"{trainee.attention.path}: {trainee.attention.reason}",
+                drives=trainee.drives,
                 resumed_from=origin.path,
             )
         )

@@ -2,11 +2,12 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import platformdirs
 import torch
+from torch import Tensor
 
 from slidepack.engine.contract.job import ContinueRef, OptimSpec
 from slidepack.engine.contract.plan import RunPlan
@@ -77,7 +78,7 @@ class FullTrainee:
             tighter: returns a smaller plan, or None where there is none.
             warn: reports a code and a sentence.
             folders: of what is on drives; let go of with this. None where nothing is.
-            on_progress: called, by any thread, when a step or its updates have got on.
+            on_progress: called, by any thread, when a step, its updates or a save have got on.
         """
         self.shape, self.device, self.dtype = shape, device, state.form.compute_dtype
         self.attention = layer_attention(shape, device, self.dtype)
@@ -105,6 +106,12 @@ class FullTrainee:
     def checkpoint_bytes(self) -> int:
         """What `save` writes; a link takes no room."""
         return self._state.ram_bytes + self._copied_bytes
+
+    @property
+    def drives(self) -> str:
+        """What moves state to drives and back, with its reason; empty where none is there."""
+        tier = self._state.tier
+        return "" if tier is None else f"{tier.transport.name}: {tier.transport.reason}"
 
     @property
     def _copied_bytes(self) -> int:
@@ -295,7 +302,7 @@ class FullTrainee:
     def save(self, folder: Path) -> str:
         """Write each unit's state as it is in memory."""
         self._trainer.updates.drain()
-        return write_units(self._state, folder)
+        return write_units(self._state, folder, self._on_progress)
 
     def load(self, folder: Path, digest: str) -> None:
         """Read each unit's state in place; where that fails, the beginning is read again."""
@@ -355,9 +362,13 @@ class FullTrainee:
         """Write a Hugging Face folder in the dtype that was trained."""
         del base_name
         self._trainer.updates.drain()
-        write_model_folder(
-            self._base, state_tensors(self.shape, self._state), self.dtype, folder / "model"
-        )
+        write_model_folder(self._base, self._tensors(), self.dtype, folder / "model")
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for named in state_tensors(self.shape, self._state):
+            yield named
+            # Whoever asks for the next one has written this one.
+            self._on_progress()
 
     def close(self) -> None:
         """End the engines and give pinned memory back."""

@@ -6,14 +6,15 @@ machine has no room for.
 
 import hashlib
 import json
-import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor
+
+from slidepack.engine.sliding.steady_sync import SteadySync
 
 __all__ = ["file_digest", "read_tensors", "write_tensors"]
 
@@ -29,8 +30,15 @@ _PIECE: Final = 16 << 20
 """Bytes handed to the system at once."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], on_progress: Callable[[], None] = lambda: None
+) -> str:
     """Write contiguous CPU tensors durably; return the digest of the file.
+
+    Args:
+        path: of the file; what is there is overwritten.
+        tensors: by name.
+        on_progress: called with each piece that was written.
 
     Raises:
         OSError: the disk refused.
@@ -38,13 +46,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     header = _header(tensors)
     digest = hashlib.sha256(header)
     with path.open("wb") as file:
+        sync = SteadySync(file, on_progress)
         file.write(header)
         for tensor in tensors.values():
             for piece in _pieces(tensor):
                 file.write(piece)
                 digest.update(piece)
-        file.flush()
-        os.fsync(file.fileno())
+                sync.wrote(len(piece))
+        sync.finish()
     return digest.hexdigest()
 
 

@@ -49,6 +49,10 @@ class Trainee(Protocol):
     def checkpoint_bytes(self) -> int:
         """What `save` writes."""
 
+    @property
+    def drives(self) -> str:
+        """What moves state to drives and back, with its reason; empty where none is there."""
+
     def train_step(
         self, rows: Sequence[EncodedRow], step: int, total_steps: int
     ) -> tuple[LossSum, float]:
@@ -143,6 +147,7 @@ class LoraTrainee:
         self.attention = base.attention
         self.applies_bad_steps = False
         self.keeps_exactly = False
+        self.drives = ""
         self.carried_steps = 0
         self.arena = base.pack.lanes[lane]
         self.trainable_params = self.arena.trainable_params

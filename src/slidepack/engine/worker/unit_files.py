@@ -6,6 +6,7 @@ what was in RAM may be on a drive now, or the other way round.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -35,10 +36,17 @@ __all__ = ["UnitWeights", "read_units", "take_units", "write_units"]
 _NONE: Final = TierUnit(master=False, moments=False)
 
 
-def write_units(state: TrainState, folder: Path) -> str:
+def write_units(
+    state: TrainState, folder: Path, on_progress: Callable[[], None] = lambda: None
+) -> str:
     """Write each unit's state as it is; return the digest of the files.
 
     What is on drives is linked where the file system can, not copied.
+
+    Args:
+        state: with no update under way.
+        folder: of the checkpoint.
+        on_progress: called when the disks have got on with it.
 
     Raises:
         OSError: the disk refused.
@@ -48,13 +56,14 @@ def write_units(state: TrainState, folder: Path) -> str:
     for index, one in enumerate(state.states):
         tensors = named_tensors(one)
         if tensors:
-            digest.update(write_tensors(unit_path(folder, index), tensors).encode())
+            written = write_tensors(unit_path(folder, index), tensors, on_progress)
+            digest.update(written.encode())
     record = _record_of(state)
     if record is not None:
         assert state.tier is not None
         for index in range(len(state.units)):
             if state.tier.has(index):
-                state.tier.link(index, tier_paths(folder, index, record.stripes))
+                state.tier.link(index, tier_paths(folder, index, record.stripes), on_progress)
         digest.update(write_tier_record(folder, record))
     return digest.hexdigest()
 
