@@ -193,6 +193,8 @@ class GpuEngine:
         streams = self._streams
         streams.update.wait(job.landed)
         streams.update_h2d.wait(job.landed)
+        # All else that it reads lives as long as the engine.
+        streams.update.keep(job.settings.scalars_device)
         begun = time.perf_counter()
         begin = _now(streams.update_h2d)
         elements = job.grad.numel()

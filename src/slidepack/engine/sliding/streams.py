@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+from torch import Tensor
 
 __all__ = ["Lane", "Streams"]
 
@@ -49,6 +50,15 @@ class Lane:
         event = _event(timed=False)
         event.record(self.stream)
         return event
+
+    def keep(self, tensor: Tensor) -> None:
+        """Let what is launched here read a tensor that another stream made, whoever lets go of it.
+
+        The allocator knows the stream on which memory was taken, and gives it to the next who asks
+        there once nobody refers to it: what reads it here may be still to come.
+        """
+        if self.stream is not None:
+            tensor.record_stream(self.stream)
 
     def wait(self, event: torch.cuda.Event | None) -> None:
         """Let what is launched here next wait for an event; the host does not."""
