@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,12 @@ class Farm:
         def found() -> psutil.Process | None:
             attempts = self.daemon.attempts(job_id)
             pid = attempts[-1]["pid"] if attempts and attempts[-1]["state"] == "live" else None
-            return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
+            with suppress(psutil.NoSuchProcess):
+                # One that was killed stays the attempt's until the daemon has looked.
+                process = psutil.Process(pid) if pid else None
+                if process is not None and process.status() != psutil.STATUS_ZOMBIE:
+                    return process
+            return None
 
         process = wait_until(found, what=f"job {job_id} has a worker")
         assert process is not None
