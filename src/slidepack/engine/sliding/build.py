@@ -112,10 +112,13 @@ class FullTrainer:
         self.optimizer.close()
         if self.tier_weights is not None:
             self.tier_weights.close()
-        if self.rows is not None:
-            self.rows.close()
-        for slab in self.slabs:
-            slab.close()
+        try:
+            self.streams.settle()
+        finally:
+            if self.rows is not None:
+                self.rows.close()
+            for slab in self.slabs:
+                slab.close()
 
 
 def build_full(

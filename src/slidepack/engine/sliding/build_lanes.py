@@ -48,12 +48,16 @@ class SlidingLanes:
     """Who updates the lanes."""
     _engine: LaneEngine
     _rows: HostRows | None
+    _streams: Streams
 
     def close(self) -> None:
         """End the engine, and give pinned memory back."""
         self._engine.close()
-        if self._rows is not None:
-            self._rows.slab.close()
+        try:
+            self._streams.settle()
+        finally:
+            if self._rows is not None:
+                self._rows.slab.close()
 
 
 def build_sliding_lanes(
@@ -117,4 +121,4 @@ def build_sliding_lanes(
         decoder.head,
     )
     reason = f"lanes are updated on the CPU ({adamw.reason})"
-    return SlidingLanes(passes, answering, reason, engine, keeper)
+    return SlidingLanes(passes, answering, reason, engine, keeper, streams)

@@ -99,6 +99,8 @@ class LaneSlots:
             self._ring_now.forget(layer)
 
     def _allocate(self, elements: int, pool: LanePool) -> None:
+        # A pass that was abandoned has fetched layers that nobody came for.
+        self._streams.settle()
         self._ring = self._grads = self._unwritten = None
         self._elements = 0
         self._ring = WeightRing(

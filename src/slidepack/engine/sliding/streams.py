@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import torch
@@ -82,6 +82,16 @@ class Streams:
     """Optimizer state, which must not hold up the next layer's weights."""
     update: Lane
     update_d2h: Lane
+
+    def settle(self) -> None:
+        """Wait until everything that was launched is done: before memory on its way is given back.
+
+        The allocator would give it to the next who asks on the stream that took it, while a copy
+        that nobody came for is still to land there.
+        """
+        for lane in (getattr(self, one.name) for one in fields(self)):
+            if lane.stream is not None:
+                lane.stream.synchronize()
 
     @classmethod
     def of(cls, device: torch.device, *, timed: bool = False) -> Self:
