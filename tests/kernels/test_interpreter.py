@@ -3,7 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.full
 def test_every_kernel_in_tritons_interpreter() -> None:
     """In fp32: the interpreter's bf16 is wrong, so bf16 is judged on a GPU."""
     folder = Path(__file__).with_name("interpreted")
