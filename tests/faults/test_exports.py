@@ -11,6 +11,7 @@ import pytest
 from support.daemons import DaemonProcess
 from support.exporting import completed_job, exporters, finish_export
 from support.exports import random_adapter
+from support.held import has_ended
 from support.stores import open_stores
 from support.waiting import wait_until
 
@@ -43,7 +44,7 @@ def test_a_killed_daemons_exporter_is_ended_by_the_next_one(daemon: DaemonProces
     daemon.kill()
     assert orphan.is_running() and half.exists()
     daemon.start()
-    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(orphan)
     assert not half.exists()
     assert daemon.api("GET", f"/exports/{export_id}")["state"] in ("queued", "running")
 
@@ -63,7 +64,7 @@ def test_killed_and_stopped_it_still_comes_to_its_end(daemon: DaemonProcess) -> 
     export_id, half, orphan = _half_made(daemon)
     daemon.kill()
     # Its next line reaches nobody, so it takes its half folder with it.
-    wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: has_ended(orphan))
     assert not half.exists()
     daemon.start()
     wait_until(lambda: exporters(daemon.home), what="it is started anew")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from support.daemons import DaemonProcess
 from support.disks import SmallDisk, small_disk
-from support.held import held
+from support.held import has_ended, held
 from support.queueing import Farm, make_farm
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
@@ -49,7 +49,7 @@ def _kept_after_a_full_disk(farm: Farm, disk: SmallDisk, leave: int) -> None:
     with held(worker):
         disk.fill(leave)
     if not leave:
-        wait_until(lambda: not worker.is_running() or worker.status() == "zombie")
+        wait_until(lambda: has_ended(worker))
         disk.free()
     kept = Path(farm.daemon.attempts(job_id)[0]["folder"]) / "checkpoints"
     if leave:

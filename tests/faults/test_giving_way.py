@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.held import has_ended
 from support.queueing import STEPS, Farm
 from support.waiting import wait_until
 
@@ -51,7 +52,7 @@ def test_a_game_gets_the_machine_and_the_run_goes_on_afterwards(
             playing.enter_context(_game(tmp_path))
             farm.daemon.wait_for(tried, "yielding")
         waiting = farm.daemon.wait_for(tried, "queued")
-        assert not worker.is_running() or worker.status() == "zombie"
+        assert has_ended(worker)
         assert _GAME in waiting["reason"]
         state = farm.daemon.api("GET", "/policy/state")
         assert (state["may_run"], state["hold"]["code"]) == (False, "application")

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from faults.conftest import BRIEF_SECONDS
-from support.held import Births
+from support.held import Births, has_ended
 from support.queueing import STEPS, Farm, kill
 from support.waiting import wait_until
 
@@ -73,7 +72,7 @@ def test_pause_resume_and_a_stopped_daemon_change_nothing(farm: Farm) -> None:
     farm.reach(tried, paused["step"] + 3)
     worker = farm.worker(tried)
     assert daemon.stop() == 0
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(worker)
     assert not (daemon.home / "daemon.json").exists()
     daemon.start()
     farm.finish(tried)
@@ -98,7 +97,7 @@ def test_cancel_ends_a_job_in_any_state_for_good(farm: Farm) -> None:
     # Right away, while its worker still loads libraries and cannot listen yet.
     farm.act(running, "cancel")
     daemon.wait_for(running, "cancelled")
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(worker)
     assert [daemon.attempts(job_id) for job_id in (queued, paused)] == [[], []]
     for job_id in (running, queued, paused):
         for action in ("cancel", "pause", "resume"):
@@ -166,7 +165,7 @@ def test_a_worker_that_does_not_listen_is_killed(hasty_farm: Farm) -> None:
     told = re.search(r"did not leave and was killed after ([\d.]+) s", job["reason"])
     assert told and float(told[1]) >= 1.0, job["reason"]
     assert "it wrote no last checkpoint" in job["reason"]
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(worker)
     assert "did not leave within 1 s and is killed" in hasty_farm.daemon.log
     checkpoints = Path(hasty_farm.daemon.attempts(job_id)[0]["folder"]) / "checkpoints"
     assert list(checkpoints.glob("step-*"))

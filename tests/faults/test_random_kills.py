@@ -2,6 +2,7 @@
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,8 +45,9 @@ class Strikes:
             if job["state"] in _LIVE and not self._is_on_its_last_try(job):
                 attempts = self.farm.daemon.attempts(job["id"])
                 pid = attempts[-1]["pid"] if attempts else None
-                if pid and attempts[-1]["state"] == "live" and psutil.pid_exists(pid):
-                    return psutil.Process(pid)
+                if pid and attempts[-1]["state"] == "live":
+                    with suppress(psutil.NoSuchProcess):
+                        return psutil.Process(pid)
         return None
 
     def _is_on_its_last_try(self, job: Any) -> bool:

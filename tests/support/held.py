@@ -42,6 +42,14 @@ def held(process: psutil.Process) -> Iterator[None]:
             process.resume()
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process does nothing any more, be it that nobody has asked for its end."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class Births:
     """Every new process of a kind is stopped as soon as there is one; the block's end lets them go.
 

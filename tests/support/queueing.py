@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from support.daemons import DaemonProcess
-from support.held import held
+from support.held import has_ended, held
 from support.tiny import chat_rows, write_jsonl
 from support.waiting import wait_until
 
@@ -85,10 +85,9 @@ class Farm:
             attempts = self.daemon.attempts(job_id)
             pid = attempts[-1]["pid"] if attempts and attempts[-1]["state"] == "live" else None
             with suppress(psutil.NoSuchProcess):
-                # One that was killed stays the attempt's until the daemon has looked.
                 process = psutil.Process(pid) if pid else None
-                if process is not None and process.status() != psutil.STATUS_ZOMBIE:
-                    return process
+                # One that was killed stays the attempt's until the daemon has looked.
+                return None if process is None or has_ended(process) else process
             return None
 
         process = wait_until(found, what=f"job {job_id} has a worker")
@@ -130,6 +129,10 @@ def make_farm(daemon: DaemonProcess, model: Path, folder: Path, rows: int = 40) 
 
 
 def kill(process: psutil.Process) -> None:
-    """Kill a worker's whole group, as the kernel or a user would, and wait until it is gone."""
-    os.killpg(process.pid, signal.SIGKILL)
-    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    """Kill a worker's whole group, as the kernel or a user would, and wait until it is gone.
+
+    One that ends of itself in this moment is no error.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: has_ended(process))

@@ -7,10 +7,9 @@ from typing import Any
 
 import httpx
 import msgspec
-import psutil
 import pytest
 from support.chat_farm import CHAT, chat_farm
-from support.held import child, held
+from support.held import child, has_ended, held
 from support.line_ends import lines_of
 from support.queueing import Farm
 from support.waiting import wait_until
@@ -340,7 +339,7 @@ def test_a_daemon_that_is_killed_leaves_no_chat(farm: Farm) -> None:
     _open(farm)
     chat = child(farm.daemon, CHAT)
     farm.daemon.kill()
-    wait_until(lambda: not chat.is_running() or chat.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: has_ended(chat))
     farm.daemon.start()
     assert farm.daemon.api("GET", "/chat/sessions") == []
     assert list((farm.daemon.home / "chats").iterdir()) == []

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from support.exporting import completed_job, open_exports
 from support.exports import random_adapter, save_exportable
+from support.held import has_ended
 from support.stores import Stores
 from support.waiting import wait_until
 
@@ -191,7 +192,7 @@ def test_a_daemon_that_died_ends_its_exporter_and_starts_anew(
     stray.mkdir()
     again = open_exports(stores)
     again.runner.recover()
-    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(orphan)
     assert again.get(made.id).state == "queued"
     assert list((stores.folder / "exports").iterdir()) == [], "half folders and strays are gone"
     exporter(_DONE)
