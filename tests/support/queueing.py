@@ -72,9 +72,14 @@ class Farm:
         with held(worker):
             yield worker
 
-    def finish(self, job_id: int) -> Any:
-        """Wait until a job is completed and return its record."""
-        job = self.daemon.wait_for(job_id, "completed", "failed", "cancelled")
+    def finish(self, job_id: int, seconds: float = 90.0) -> Any:
+        """Wait until a job is completed and return its record.
+
+        Args:
+            job_id: of the job.
+            seconds: that it may take, with all that the queue does before it.
+        """
+        job = self.daemon.wait_for(job_id, "completed", "failed", "cancelled", seconds=seconds)
         assert job["state"] == "completed", (job, self.daemon.worker_log(job_id))
         return job
 
