@@ -6,12 +6,12 @@ from pathlib import Path
 
 from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.supervisor.discarding import Discarder, remains
-from slidepack.daemon.supervisor.keeping import KEPT, of_no_use, read_kept, replaceable_bytes
+from slidepack.daemon.supervisor.keeping import of_no_use, read_kept, replaceable_bytes
 from slidepack.daemon.supervisor.tier_room import TierRoom
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.runfolder import KEPT, RunFolder
 
 __all__ = ["Attempts", "require_room"]
 

@@ -13,7 +13,7 @@ from slidepack.engine.rates import Rates
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.timing import step_time
 
-__all__ = ["RunWear", "copies_text", "drives_text", "pause_text", "wear_of"]
+__all__ = ["RunWear", "copies_text", "drives_text", "wear_of"]
 
 _HOUR: Final = 3600.0
 _DAY_HOURS: Final = 24.0
@@ -104,7 +104,7 @@ def copies_text(num_bytes: int) -> str:
     )
 
 
-def pause_text(num_bytes: int, room: NvmeRoom | None) -> str:
+def _pause_text(num_bytes: int, room: NvmeRoom | None) -> str:
     """Return what a pause asks of the drives, in words; nothing where they have that.
 
     The attempt that goes on has files of its own while two checkpoints hold those before it.
@@ -151,7 +151,7 @@ def drives_text(
     said += wear_of(plan.full.nvme, step_seconds=seconds, steps=steps).sentence()
     state = drive_state_bytes(shape, plan.full, split=plan.precision == "bf16")
     copied = state if room is not None and not room.linked else 0
-    return said + copies_text(copied) + pause_text(state, room)
+    return said + copies_text(copied) + _pause_text(state, room)
 
 
 def _size(num_bytes: float) -> str:

@@ -7,10 +7,8 @@ from typing import Final
 
 import msgspec
 
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.runfolder import KEPT, RunFolder
 
-KEPT: Final = 2
-"""Newest checkpoints that stay: one to fall back to where the last is broken."""
 _STATE: Final = "state.json"
 
 

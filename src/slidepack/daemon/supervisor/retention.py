@@ -17,10 +17,10 @@ from slidepack.daemon.store.jobs import JobRecord, JobStore
 from slidepack.daemon.store.retention import RetentionStore
 from slidepack.daemon.store.runlog import RunLog
 from slidepack.daemon.supervisor.discarding import Discarder, aside_of, remains
-from slidepack.daemon.supervisor.keeping import KEPT, of_no_use, read_kept
+from slidepack.daemon.supervisor.keeping import of_no_use, read_kept
 from slidepack.daemon.supervisor.origins import Origins
 from slidepack.daemon.supervisor.tier_leftovers import TierLeftovers, remove_tier_folders
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.runfolder import KEPT, RunFolder
 
 _AGAIN_SECONDS: Final = 60.0
 """Until a folder that refused is tried again."""

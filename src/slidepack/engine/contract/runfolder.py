@@ -13,6 +13,8 @@ from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.sweep import LaneSweep
 
 NONCE_VARIABLE: Final = "SLIDEPACK_NONCE"
+KEPT: Final = 2
+"""Newest checkpoints that stay: one to fall back to where the last is broken."""
 
 _T = TypeVar("_T")
 

@@ -8,11 +8,15 @@ import msgspec
 
 from slidepack.engine.contract.job import Frozen
 from slidepack.engine.contract.judgement import Voices
-from slidepack.engine.contract.runfolder import finished_checkpoints, fsync_folder, write_atomic
+from slidepack.engine.contract.runfolder import (
+    KEPT,
+    finished_checkpoints,
+    fsync_folder,
+    write_atomic,
+)
 from slidepack.engine.worker.trainee import Trainee
 from slidepack.engine.worker.watchdog import Vitals
 
-KEPT: Final = 2
 _STATE: Final = "state.json"
 
 

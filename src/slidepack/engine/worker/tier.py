@@ -8,13 +8,12 @@ from typing import Final
 import torch
 
 from slidepack.engine.contract.plan import RunPlan
-from slidepack.engine.contract.runfolder import RunFolder
+from slidepack.engine.contract.runfolder import KEPT, RunFolder
 from slidepack.engine.nvme.choose import open_transport
 from slidepack.engine.nvme.failures import disk_error, folder_error
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.tier_store import NO_LINKS, TierSetup
 from slidepack.engine.tier_folders import leave_folder, remove_dead, take_folder, tier_folder
-from slidepack.engine.worker.checkpoint import KEPT
 from slidepack.engine.worker.room import require_room
 
 __all__ = ["TierFolders", "require_copies", "tier_setup"]
