@@ -75,3 +75,61 @@ def test_the_keyboard_stays_where_it_is_in_a_part_that_comes_anew(
     page.locator(".brand").focus()
     fetch()
     expect(page.locator(".brand")).to_be_focused()
+
+
+def test_a_press_ends_on_what_it_began_on_though_its_part_comes_anew_meanwhile(
+    open_visitor: OpenVisitor, studio: Studio
+) -> None:
+    page = open_visitor(studio.daemon).go("/")
+    step = 0
+
+    def answer(route: Route) -> None:
+        nonlocal step
+        step += 1
+        button = f'<button hx-get="/pressed" hx-swap="none">Step {step}</button>'
+        route.fulfill(content_type="text/html", body=button)
+
+    def fetch() -> None:
+        page.evaluate(
+            """() => new Promise((done) => {
+                document.addEventListener("htmx:afterOnLoad", done, { once: true });
+                htmx.trigger("#queue", "refresh");
+            })"""
+        )
+
+    page.route("**/parts/policy", lambda route: route.fulfill(status=204))
+    page.route("**/parts/hardware", lambda route: route.fulfill(status=204))
+    page.route("**/pressed", lambda route: route.fulfill(status=204))
+    page.route("**/parts/queue", answer)
+    fetch()
+    button = page.locator("#queue button")
+    expect(button).to_be_visible()
+    for press, release in (
+        (page.mouse.down, page.mouse.up),
+        (lambda: page.keyboard.down(" "), lambda: page.keyboard.up(" ")),
+    ):
+        button.hover()
+        button.focus()
+        press()
+        pressed = button.inner_text()
+        fetch()
+        assert button.inner_text() == pressed
+        with page.expect_request("**/pressed"), page.expect_response("**/parts/queue"):
+            release()
+        expect(button).not_to_have_text(pressed)
+
+
+def test_a_button_acts_as_soon_as_it_is_there(open_visitor: OpenVisitor, studio: Studio) -> None:
+    page = open_visitor(studio.daemon).go("/")
+    page.route("**/parts/**", lambda route: route.fulfill(status=204))
+    page.route("**/pressed", lambda route: route.fulfill(status=204))
+    button = '<button id="new" hx-get="/pressed" hx-swap="none">new</button>'
+    page.route("**/parts/queue", lambda route: route.fulfill(content_type="text/html", body=button))
+    with page.expect_request("**/pressed"):
+        page.evaluate(
+            """() => {
+                const press = () => setTimeout(() => document.getElementById("new").click());
+                document.addEventListener("htmx:afterSwap", press, { once: true });
+                htmx.trigger("#queue", "refresh");
+            }"""
+        )

@@ -136,7 +136,7 @@ class Queue:
         """
         how = request or RetryRequest()
         with self._db.transaction():
-            job = self.require_retryable(job_id)
+            job = self._require_ended(job_id)
             if how.resume and job.state == "completed":
                 raise SlidepackError(
                     "RUN-NO-CHECKPOINT",
@@ -164,27 +164,36 @@ class Queue:
                 MODEL-NOT-FOUND, DATA-NOT-FOUND.
         """
         with self._db.transaction():
-            again = self._again(self.require_retryable(job_id), spec)
+            again = self._again(self._require_ended(job_id), spec)
         self._changes.bump()
         return again
 
     def require_retryable(self, job_id: int) -> JobRecord:
-        """Return a job that has ended.
+        """Return a job that has ended, and all that it needs is still there.
 
         Raises:
-            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended.
+            SlidepackError: RUN-NOT-FOUND, RUN-STATE where it has not ended, RUN-ORIGIN-BROKEN,
+                MODEL-NOT-FOUND, DATA-NOT-FOUND.
         """
+        job = self._require_ended(job_id)
+        self._require_needs(self._jobs.spec(job_id))
+        return job
+
+    def _require_ended(self, job_id: int) -> JobRecord:
         job = self._jobs.get(job_id)
         if not job.terminal:
             raise _wrong_state(job, "retried")
         return job
 
-    def _again(self, job: JobRecord, spec: JobSpec, *, adopts: int | None = None) -> JobRecord:
-        """Add a job in the place of an ended one; a transaction is open."""
-        now = time.time()
+    def _require_needs(self, spec: JobSpec) -> None:
         self._catalogue.require_inputs(spec)
         if spec.continues is not None:
             self._origins.require(spec.continues)
+
+    def _again(self, job: JobRecord, spec: JobSpec, *, adopts: int | None = None) -> JobRecord:
+        """Add a job in the place of an ended one; a transaction is open."""
+        now = time.time()
+        self._require_needs(spec)
         timing = JobTiming(
             priority=job.priority,
             not_before=job.not_before,

@@ -3,6 +3,7 @@
 
 import { listen } from "./events.js";
 import { focusAgain, focusIn } from "./keep_focus.js";
+import { waitsForRelease } from "./pressed.js";
 
 const REFRESH_EVERY_MS = 1000;
 const SETTLE_MS = 50;
@@ -81,6 +82,10 @@ const focused = new WeakMap();
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, xhr } = event.detail;
   if (xhr.status >= 400) return;
+  if (target.matches("[data-live], [data-every]") && waitsForRelease(target)) {
+    event.detail.shouldSwap = false;
+    return;
+  }
   if (shown.get(target) === xhr.responseText) event.detail.shouldSwap = false;
   shown.set(target, xhr.responseText);
   focused.set(target, focusIn(target));
