@@ -225,3 +225,31 @@ def test_in_a_download_nothing_stays(tmp_path: Path) -> None:
     assert _interrupt(process)[-1].startswith("RUN-INTERRUPTED: ")
     assert list((home / "downloads").iterdir()) == []
     assert _of_home(home) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_benchmark_of_drives_leaves_nothing_on_them(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    folder = tmp_path / "drive"
+    sizes = ("--gigabytes=0.1", "--chunk-megabytes=4", "--rounds=100000", "--transport=ring")
+    process = _start(tmp_path / "home", "bench", "nvme", f"--folder={folder}", *sizes)
+    with process:
+        # The measurement has begun: it has written something.
+        wait_until(
+            lambda: [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size],
+            seconds=120,
+            what="it writes",
+        )
+        child = psutil.Process(process.pid).children()[0]
+        # A closed terminal and Ctrl-C tell the whole group, `kill` one process.
+        if number is signal.SIGTERM:
+            process.send_signal(number)
+        else:
+            os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, (out, err)
+    assert "Traceback" not in err
+    assert not list(folder.iterdir())
+    assert not child.is_running()

@@ -1,9 +1,13 @@
 """Runs a benchmark in a process of its own, which may load torch."""
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -30,7 +34,7 @@ def run_benchmark(*arguments: str, module: str = "slidepack.engine.bench") -> An
         SlidepackError: its own, or RUN-CRASHED.
     """
     said = "it said nothing"
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
+    with _ends_by_signals(), tempfile.TemporaryFile() as printed:
         with subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdout=printed,
@@ -38,17 +42,40 @@ def run_benchmark(*arguments: str, module: str = "slidepack.engine.bench") -> An
             text=True,
         ) as process:
             assert process.stderr is not None
-            for line in process.stderr:
-                sys.stderr.write(line)
-                said = line.strip() or said
+            try:
+                for line in process.stderr:
+                    sys.stderr.write(line)
+                    said = line.strip() or said
+            except BaseException:
+                # A terminal has told it already; it takes the first signal and ignores others.
+                process.terminate()
+                process.stderr.close()
+                process.wait()
+                raise
         printed.seek(0)
-        last = (printed.read().splitlines() or [""])[-1]
+        last = (printed.read().splitlines() or [b""])[-1]
     if process.returncode:
         raise _error(last, said)
     return json.loads(last)
 
 
-def _error(last: str, said: str) -> SlidepackError:
+@contextmanager
+def _ends_by_signals() -> Iterator[None]:
+    """End the block in order where this process is told to go; it would leave the other behind."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, leave) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _error(last: bytes, said: str) -> SlidepackError:
     try:
         return SlidepackError.from_report(msgspec.json.decode(last, type=_Failure).error)
     except msgspec.DecodeError:

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Final, TypeVar
 
 import msgspec
 import torch
@@ -32,6 +34,8 @@ from slidepack.engine.nvme.lanes import THREADS
 from slidepack.engine.tune.run import bench_tune
 
 __all__ = ["SHAPES", "bench_lora", "main"]
+
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _Options = TypeVar("_Options")
 
@@ -117,6 +121,13 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """Leave in order: what was written to drives is deleted, and no second signal disturbs that."""
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _add_nvme(nvme: argparse.ArgumentParser) -> None:
@@ -225,4 +236,6 @@ def _result(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    for signalled in _ENDS:
+        signal.signal(signalled, _leave)
     sys.exit(main(sys.argv[1:]))
