@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.upload_deaths import BODIES
 
 
+@pytest.mark.full
 def test_killed_at_any_file_nothing_that_was_sent_is_lost(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.upload_deaths", str(tmp_path)],

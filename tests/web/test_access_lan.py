@@ -151,6 +151,7 @@ def test_with_a_certificate_others_speak_https_only(
         assert daemon.stop() == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spoil", ["missing", "other", "locked", "pair"])
 def test_a_certificate_that_cannot_be_used_is_named(
     tmp_path: Path, certificate: tuple[Path, Path], spoil: str

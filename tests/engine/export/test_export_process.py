@@ -68,6 +68,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.full
 def test_an_export_says_how_far_it_is_and_what_it_made(tmp_path: Path) -> None:
     code, lines = _run(_request(tmp_path, name="../../x"))
     *progress, last = lines

@@ -57,6 +57,7 @@ def as_stored(name: str, weight: torch.Tensor, family: str) -> torch.Tensor:
     return (value + 1.0) - 1.0 if family in PLUS_ONE and "norm" in name else value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EXPORTABLE)
 def test_our_export_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     base = save_exportable(tmp_path / "result" / "model", name, dtype=torch.float16)

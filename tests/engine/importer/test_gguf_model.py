@@ -85,6 +85,7 @@ def test_config_of_the_demo_model(smollm2_folder: Path) -> None:
     assert check_folder(smollm2_folder).shape.total_params == 134_515_008
 
 
+@pytest.mark.full
 def test_the_converted_model_speaks(smollm2_folder: Path) -> None:
     """A wrong order of q and k rows passes every shape check and ruins this probability."""
     model = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)

@@ -219,6 +219,7 @@ def start(hub: Hub, root: Path, repo: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.full
 def test_the_process_fetches_and_never_shows_the_token(hub: Hub, tmp_path: Path) -> None:
     for repo, code in (("owner/tiny", 0), ("owner/gated", 26), ("owner/absent", 20)):
         process = start(hub, tmp_path, repo)

@@ -87,6 +87,7 @@ def _base(tmp_path: Path, kind: _Kind) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_six_steps_and_six_more_are_twelve(tmp_path: Path, kind: _Kind) -> None:
     """Weights, moments and their age: with all rows alike and no schedule, nothing else counts."""
     base = _base(tmp_path, kind)
