@@ -13,8 +13,9 @@
   };
 
   const onClick = (event) => {
-    const pressed = event.target.closest("button, a[hx-get], a[hx-post]");
-    if (!pressed || event.button) return;
+    // A link leads somewhere by itself.
+    const pressed = event.target.closest("button");
+    if (!pressed) return;
     hold(event);
     // Who presses again since nothing happens means it once.
     if (pressed !== last) kept.push(() => pressed.click());
