@@ -12,8 +12,6 @@ from support.queueing import Farm
 from slidepack.cli.main import run
 from slidepack.engine.contract.errors import CATALOGUE
 
-pytestmark = pytest.mark.timeout(180)
-
 Capture = pytest.CaptureFixture[str]
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm
 from support.tiny import chat_rows, write_jsonl
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 _SCRIPT = Path(sys.executable).with_name("slidepack")
 
@@ -39,7 +39,7 @@ def _listen_to_ctrl_c() -> None:
 def _interrupt(process: "subprocess.Popen[str]") -> list[str]:
     """Press Ctrl-C, which a terminal sends to the whole group, and return the error's lines."""
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err
     return err.strip().splitlines()
@@ -109,7 +109,7 @@ def test_in_the_upload_of_a_big_file(served_farm: Farm, tmp_path: Path) -> None:
     # Of so many steps that it can be cancelled.
     add = ("jobs", "add", str(whole), "--model", served_farm.model, "--steps", "5000")
     process = _start(daemon.home, *add, "--json")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     served_farm.act(json.loads(out)["id"], "cancel")
 
@@ -168,7 +168,7 @@ def _is_importing(home: Path) -> bool:
 
 def _demo_interrupted(home: Path, when: Callable[[], object], what: str) -> None:
     process = _start(home, "demo", "--headless", "--json")
-    wait_until(when, seconds=120, what=what)
+    wait_until(when, what=what)
     assert _interrupt(process)[-1].startswith("RUN-INTERRUPTED: ")
     assert _of_home(home) == []
     assert not (home / "daemon.json").exists()
@@ -239,7 +239,6 @@ def test_a_benchmark_of_drives_leaves_nothing_on_them(
         # The measurement has begun: it has written something.
         wait_until(
             lambda: [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size],
-            seconds=120,
             what="it writes",
         )
         child = psutil.Process(process.pid).children()[0]
@@ -248,7 +247,7 @@ def test_a_benchmark_of_drives_leaves_nothing_on_them(
             process.send_signal(number)
         else:
             os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number, (out, err)
     assert "Traceback" not in err
     assert not list(folder.iterdir())

@@ -17,7 +17,7 @@ import pytest
 from support.held import held
 from support.runs import MACHINE
 from support.tiny import chat_rows, write_jsonl
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.cli.main import run
 from slidepack.cli.train import _base, _read
@@ -120,7 +120,7 @@ def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
         # A second run in the same folder would be in the way of the first.
         assert "train.lock" in refused(spec, "RUN-FOLDER-BUSY")["why"]
         os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err + first.log.read_text()
     (line,) = err.splitlines()
@@ -133,7 +133,7 @@ def test_after_ctrl_c_the_same_command_goes_on_to_the_end(
     assert reached < _STEPS
     assert first.list_checkpoints()[0].name == f"step-{reached:08d}"
 
-    out, err = _start(spec, "--json").communicate(timeout=120)
+    out, err = _start(spec, "--json").communicate(timeout=PATIENCE)
     second = _attempt(project, 2)
     assert out.encode() == second.events.read_bytes(), "events, and nothing else"
     assert err.splitlines() == [
@@ -159,7 +159,7 @@ def test_an_adapter_measured_on_rows_of_their_own(project: Path) -> None:
     write_jsonl(project / "other.jsonl", chat_rows(12))
     spec = _spec(project, steps=4, rank=4, held_out="other.jsonl")
     process = _start(spec)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     folder = _attempt(project, 1)
     started = _started(folder)
@@ -174,7 +174,7 @@ def test_a_run_that_fails_keeps_the_workers_code(project: Path) -> None:
     # Too long for the model's positions, every one.
     write_jsonl(project / "rows.jsonl", [{"prompt": "a" * 400, "completion": "b" * 400}] * 4)
     process = _start(_spec(project, steps=4))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == CATALOGUE["DATA-NO-USABLE-ROWS"].exit_code, (out, err)
     (line,) = err.splitlines()
     assert line.startswith("DATA-NO-USABLE-ROWS: ")
@@ -198,7 +198,7 @@ def test_interrupted_runs_leave_no_more_checkpoints_than_one_needs(project: Path
         wait_until(_has_two(folder), what="two checkpoints are there")
         with held(psutil.Process(_started(folder).pid)):
             os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, (out, err)
         assert _kept(project) == [
             f"attempt-{number:04d}/checkpoints/{path.name}"
@@ -206,7 +206,7 @@ def test_interrupted_runs_leave_no_more_checkpoints_than_one_needs(project: Path
         ]
         assert len(_kept(project)) == 2
     resumed = _kept(project)[-1]
-    out, err = _start(spec).communicate(timeout=120)
+    out, err = _start(spec).communicate(timeout=PATIENCE)
     assert "The result is in " in out, err
     last = _attempt(project, 4)
     assert _started(last).resumed_from == str(project / "runs" / "first" / resumed)
@@ -240,13 +240,13 @@ def test_a_worker_that_dies_without_a_word_is_told(project: Path) -> None:
     first = _attempt(project, 1)
     wait_until(first.list_checkpoints, what="a checkpoint is there")
     os.kill(_started(first).pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == CATALOGUE["RUN-CRASHED"].exit_code
     (line,) = err.splitlines()
     assert line.startswith("RUN-CRASHED: ")
     assert "signal 9" in line
     assert str(first.log) in line
-    out, err = _start(_spec(project, **_FULL)).communicate(timeout=120)
+    out, err = _start(_spec(project, **_FULL)).communicate(timeout=PATIENCE)
     assert "The result is in " in out, err
 
 
@@ -258,11 +258,11 @@ def test_ctrl_c_at_once_leaves_something_to_go_on_with(project: Path) -> None:
         process = _start(spec)
         wait_until(ready, what="it has begun")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, (out, err)
         (line,) = err.splitlines()
         assert line.startswith("RUN-INTERRUPTED: ")
-    out, err = _start(spec).communicate(timeout=120)
+    out, err = _start(spec).communicate(timeout=PATIENCE)
     assert "The result is in " in out, err
 
 
@@ -272,7 +272,7 @@ def _loading(project: Path) -> Callable[[], bool]:
 
 def _done(spec: Path) -> str:
     process = _start(spec)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     return out
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.job_folders import Layout, Shop, write_checkpoint
 from support.stores import Stores, plain_spec
+from support.waiting import PATIENCE
 
 from slidepack.daemon.states import JobState
 from slidepack.daemon.store.attempts import AttemptRecord, AttemptStore
@@ -338,7 +339,7 @@ def test_a_note_never_waits_for_the_database(shop: Shop) -> None:
         shop.stores.jobs.set_error(job_id, None)
         thread = threading.Thread(target=note)
         thread.start()
-        assert done.wait(60)
+        assert done.wait(PATIENCE)
     thread.join()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.stores import Stores, add_jobs, claim_jobs, open_stores, plain_spec
+from support.waiting import PATIENCE
 
 from slidepack.daemon.states import JOB_STATES, LIVE, TERMINAL, TRANSITIONS, JobState
 from slidepack.engine.contract.errors import SlidepackError
@@ -110,7 +111,7 @@ def test_processes_at_once_lose_nothing_and_claim_nothing_twice(tmp_path: Path) 
     claimers = [context.Process(target=claim_jobs, args=(tmp_path, out)) for _ in range(3)]
     for claimer in claimers:
         claimer.start()
-    won = [job_id for _ in claimers for job_id in out.get(timeout=60)]
+    won = [job_id for _ in claimers for job_id in out.get(timeout=PATIENCE)]
     for claimer in claimers:
         claimer.join()
     assert sorted(won) == sorted(ids)

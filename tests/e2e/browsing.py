@@ -1,6 +1,7 @@
 """A visitor: one browser page that is logged in to a daemon, and what its browser complained of."""
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 OpenVisitor = Callable[..., "Visitor"]
 
@@ -72,7 +74,7 @@ def visit(
         options: of the browser context, such as `color_scheme`.
     """
     context = browser.new_context(**options)
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE * 1000)
     context.add_init_script(_WATCH)
     visitor = Visitor(daemon, context.new_page(), allowed)
     visitor.page.on("console", visitor.on_console)
@@ -91,11 +93,10 @@ def agree(page: Page, question: str) -> None:
 
 def wait_for(page: Page, condition: Callable[[], object], what: str) -> None:
     """Wait for something that the test hears of by the page's events, which come meanwhile."""
-    for _ in range(1200):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         page.wait_for_timeout(50)
-    raise AssertionError(f"not within a minute: {what}")
 
 
 def drop_file(page: Page, path: Path) -> None:

@@ -12,6 +12,7 @@ from e2e.pages import Places
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
+from support.waiting import PATIENCE
 
 _ARGUMENTS = (
     "--disable-gpu",
@@ -48,7 +49,7 @@ class Studio:
 
 
 # A page waits for the daemon, and both for a processor: the usual five seconds are not enough.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 # For each file its own: Playwright keeps an event loop running in this thread, in which no test of

@@ -7,8 +7,6 @@ from playwright.sync_api import expect
 from support.exporting import EXPORTER
 from support.held import Births
 
-_LONG = 120_000
-
 
 @pytest.mark.full
 def test_a_result_is_exported_used_and_deleted(
@@ -30,7 +28,7 @@ def test_a_result_is_exported_used_and_deleted(
         expect(part.get_by_role("button", name="Cancel Adapter (PEFT)")).to_be_visible()
         expect(part.get_by_role("progressbar")).to_be_visible()
     download = part.get_by_role("link", name="Download Adapter (PEFT)")
-    expect(download).to_be_visible(timeout=_LONG)
+    expect(download).to_be_visible()
     expect(part.locator("li").first).to_contain_text("Read back by peft and compared")
     expect(part.get_by_role("progressbar")).to_have_count(0)
     # The stream is let go, as its job has ended.
@@ -61,7 +59,5 @@ def test_an_export_that_runs_is_cancelled(
         part.get_by_role("button", name="Make Merged model (safetensors)").click()
         exporters.next()
         part.get_by_role("button", name="Cancel Merged model (safetensors)").click()
-    expect(part.get_by_role("button", name="Make Merged model (safetensors)")).to_be_visible(
-        timeout=_LONG
-    )
+    expect(part.get_by_role("button", name="Make Merged model (safetensors)")).to_be_visible()
     expect(page.locator("#live")).to_be_hidden()

@@ -23,7 +23,7 @@ def test_a_completed_job_goes_on_from_its_page(
     expect(page.locator("#origin")).to_contain_text("with its optimizer state")
     spec = studio.daemon.api("GET", f"/jobs/{child}")["spec"]
     assert (spec["epochs"], spec["optim"]["lr"]) == (0.5, 0.001)
-    expect(page.locator("#job-state")).to_have_text("completed", timeout=60_000)
+    expect(page.locator("#job-state")).to_have_text("completed")
     # The form comes with the end, on a page that was open all the time.
     expect(page.get_by_text("Go on from here")).to_be_visible()
     page.get_by_role("link", name=f"job {completed_job}").click()

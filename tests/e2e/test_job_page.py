@@ -6,12 +6,10 @@ from e2e.browsing import REFUSALS, OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
-_LONG = 90_000
-
 
 def expect_state(pages: tuple[Page, ...], state: str) -> None:
     for page in pages:
-        expect(page.locator("#job-state")).to_have_text(state, timeout=_LONG)
+        expect(page.locator("#job-state")).to_have_text(state)
 
 
 def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio: Studio) -> None:
@@ -25,12 +23,10 @@ def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio:
 
     expect_state(pages, "running")
     for each in pages:
-        expect(each.locator("#chart")).to_have_attribute(
-            "data-points", re.compile("[1-9]"), timeout=_LONG
-        )
+        expect(each.locator("#chart")).to_have_attribute("data-points", re.compile("[1-9]"))
     page.get_by_role("button", name="Pause").click()
     expect_state(pages, "paused")
-    expect(entry).to_contain_text("paused", timeout=_LONG)
+    expect(entry).to_contain_text("paused")
     for each in pages:
         expect(each.get_by_role("button", name="Pause")).to_have_count(0)
         expect(each.get_by_role("button", name="Resume")).to_be_visible()
@@ -47,7 +43,7 @@ def test_pause_resume_and_cancel_on_two_pages(open_visitor: OpenVisitor, studio:
     page.get_by_role("button", name="Cancel").click()
     agree(page, "Cancel this job for good?")
     expect_state(pages, "cancelled")
-    expect(entry).to_contain_text("cancelled", timeout=_LONG)
+    expect(entry).to_contain_text("cancelled")
     for each in pages:
         expect(each.get_by_role("button", name="Cancel")).to_have_count(0)
         expect(each.get_by_role("button", name="Try again")).to_be_visible()

@@ -150,9 +150,7 @@ def test_home_fits_and_nothing_jumps_while_a_job_trains(
     page = open_visitor(studio.daemon, viewport=viewport).page
     expect(page.locator("#live")).to_have_text("Live")
     entry = page.locator("#queue li", has_text="Watched").first
-    expect(entry.locator(".spark")).to_have_accessible_name(
-        re.compile("^Training loss from"), timeout=60_000
-    )
+    expect(entry.locator(".spark")).to_have_accessible_name(re.compile("^Training loss from"))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.evaluate("shifts.length = 0")
     _wait_for_step(studio, job, studio.daemon.job(job)["step"] + 150)

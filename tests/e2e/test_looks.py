@@ -50,7 +50,7 @@ def test_pages_fit_their_window(
     look(page, f"home-{view}")
     # A file that is dropped on the first page is taken to where a job is made of it.
     drop_file(page, write_jsonl(tmp_path / f"{long_word}.jsonl", rows))
-    expect(page).to_have_url(re.compile(r"/new\?(dataset|draft)="), timeout=60_000)
+    expect(page).to_have_url(re.compile(r"/new\?(dataset|draft)="))
     look(page, f"new-{view}")
     visitor.go(f"/jobs/{completed_job}")
     expect(page.locator("#chart canvas")).to_be_visible()

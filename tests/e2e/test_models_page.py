@@ -12,9 +12,6 @@ from playwright.sync_api import expect
 from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
 
-SLOW_MS = 60_000
-"""For an import, and for the first look at the hardware."""
-
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
@@ -39,11 +36,11 @@ def test_a_folder_becomes_a_model_with_a_page_of_its_own(
     page.get_by_label("Add a hub id").fill(str(folder))
     page.get_by_role("button", name="Add").click()
     row = page.locator("#model-stones")
-    expect(row).to_contain_text("parameters", timeout=SLOW_MS)
+    expect(row).to_contain_text("parameters")
     expect(page.get_by_label("Add a hub id")).to_have_value("")
-    expect(row.locator(".ways-here .fits")).to_have_count(3, timeout=SLOW_MS)
+    expect(row.locator(".ways-here .fits")).to_have_count(3)
     row.get_by_role("link", name="stones", exact=True).click()
-    expect(page.locator("#needs td.fits").first).to_contain_text("of RAM", timeout=SLOW_MS)
+    expect(page.locator("#needs td.fits").first).to_contain_text("of RAM")
     expect(page.locator("dl", has_text="Architecture")).to_contain_text("LlamaForCausalLM")
     expect(page.locator("dl", has_text="Tokenizer")).to_contain_text("259 tokens")
     page.get_by_text("Chat template").click()
@@ -92,12 +89,10 @@ def test_an_import_that_fails_can_be_tried_again_and_removed(
     page.get_by_label("Add a hub id").fill(str(folder))
     page.get_by_role("button", name="Add").click()
     row = page.locator("#model-broken")
-    expect(row.locator(".error")).to_contain_text("MODEL-BROKEN", timeout=SLOW_MS)
+    expect(row.locator(".error")).to_contain_text("MODEL-BROKEN")
     tokenizer.write_text(whole)
     row.get_by_role("button", name="Try again").click()
-    expect(page.get_by_role("heading", name="What training takes here")).to_be_visible(
-        timeout=SLOW_MS
-    )
+    expect(page.get_by_role("heading", name="What training takes here")).to_be_visible()
     assert [model["state"] for model in own.api("GET", "/models")] == ["ready"]
     page.get_by_role("link", name="Delete").click()
     page.get_by_role("button", name="Delete it for good").click()
@@ -110,14 +105,12 @@ def test_a_suggestion_is_one_click_and_a_hub_that_is_away_an_error(
     page = open_visitor(own).go("/models")
     offer = page.get_by_role("button", name=re.compile("Download.*SmolLM2-135M-Instruct"))
     expect(offer).to_be_visible()
-    expect(page.locator("#suggestions .ways-here .fits").first).to_contain_text(
-        "of RAM", timeout=SLOW_MS
-    )
+    expect(page.locator("#suggestions .ways-here .fits").first).to_contain_text("of RAM")
     offer.click()
     row = page.locator("#models li", has_text="SmolLM2-135M-Instruct").first
     expect(row).to_be_visible()
     expect(offer).to_have_count(0)
-    expect(row.locator(".error")).to_contain_text("MODEL-UNREACHABLE", timeout=SLOW_MS)
+    expect(row.locator(".error")).to_contain_text("MODEL-UNREACHABLE")
     (model,) = own.api("GET", "/models")
     assert json.dumps(model["error"]).count("MODEL-UNREACHABLE") == 1
     own.api("DELETE", f"/models/{model['id']}")

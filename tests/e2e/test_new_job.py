@@ -22,8 +22,6 @@ from support.waiting import wait_until
 from transformers import AutoModelForCausalLM
 
 STEPS = 400
-_SLOW_MS = 60_000
-"""For what waits for the first look at the hardware, which loads torch."""
 
 
 def fill_settings(page: Page, **values: object) -> None:
@@ -115,7 +113,7 @@ def test_dropped_file_becomes_an_adapter_that_peft_loads(
         seen = chart_points(page)
     assert seen < STEPS, "the run was over before the chart was seen to move"
     wait_until(lambda: chart_points(page) > seen, what="the chart moves")
-    expect(page.locator("#job-state")).to_have_text("completed", timeout=90_000)
+    expect(page.locator("#job-state")).to_have_text("completed")
     expect(page.locator("#chart")).to_have_attribute("data-points", str(STEPS))
     expect(page.locator("#job-step")).to_have_text(f"{STEPS} of {STEPS}")
 
@@ -303,7 +301,7 @@ def test_an_upload_goes_on_after_the_connection_broke(
     expect(page.locator("#uploads")).to_contain_text("the connection broke; goes on by itself")
     wait_for(page, lambda: len(broken) >= 2, "it is tried again")
     page.unroute("**/files/*")
-    expect(page.locator("#verdict")).to_contain_text("15 of 15 rows can be used", timeout=60_000)
+    expect(page.locator("#verdict")).to_contain_text("15 of 15 rows can be used")
 
 
 def test_a_path_of_the_machine(open_visitor: OpenVisitor, studio: Studio, tmp_path: Path) -> None:
@@ -351,12 +349,10 @@ def test_a_check_before_the_start_says_what_it_would_come_to(
 ) -> None:
     page = new_page(open_visitor, studio, f"/new?dataset={studio.dataset}")
     choose_model(page, studio)
-    expect(page.locator(".way:has(:checked)")).to_contain_text(
-        re.compile(r"fits: [\d.]+ of"), timeout=_SLOW_MS
-    )
+    expect(page.locator(".way:has(:checked)")).to_contain_text(re.compile(r"fits: [\d.]+ of"))
     page.get_by_role("button", name="Check first").click()
     found = page.locator("#preflight")
-    expect(found).to_contain_text("It can run", timeout=_SLOW_MS)
+    expect(found).to_contain_text("It can run")
     for word in ("Rows", "Tokens", "RAM", "Disk", "Time"):
         expect(found.get_by_text(word, exact=True)).to_be_visible()
     found.get_by_text("The first rows as the model sees them").click()
@@ -369,7 +365,7 @@ def test_several_values_make_a_sweep(open_visitor: OpenVisitor, studio: Studio) 
     fill_settings(page, steps=4, batch_size=4, max_seq_len=128)
     page.locator("[name=lr]").fill("0.001, 0.01")
     page.locator("[name=rank]").fill("2..8 x3")
-    expect(page.locator("#outlook")).to_contain_text("6 lanes in one pack", timeout=_SLOW_MS)
+    expect(page.locator("#outlook")).to_contain_text("6 lanes in one pack")
     expect(page.locator("#outlook")).to_contain_text("the time of one")
     page.locator("#f-priority").select_option("after the others")
     page.get_by_role("button", name="Start 6 jobs").click()
@@ -417,7 +413,7 @@ def test_datasets_are_listed_shown_and_deleted(
     expect(page.locator("#rejects")).to_contain_text("no-messages")
     expect(page.locator(".histogram")).to_be_visible()
     page.get_by_role("button", name="Show tokens").click()
-    expect(page.locator("#rendered mark").first).to_be_visible(timeout=_SLOW_MS)
+    expect(page.locator("#rendered mark").first).to_be_visible()
     expect(page.locator("#rendered")).to_contain_text("tokens of")
     page.get_by_role("link", name="Delete").click()
     expect(page.get_by_role("heading", level=2)).to_contain_text("It frees")

@@ -75,7 +75,7 @@ def test_open_page_reconnects_and_its_chart_has_no_gap(
         expect(page.get_by_role("alert")).to_contain_text("DAEMON-NOT-RUNNING")
         daemon.start()
         expect(indicator).to_have_text("Live")
-    expect(page.locator("#job-state")).to_have_text("completed", timeout=120_000)
+    expect(page.locator("#job-state")).to_have_text("completed")
     stored = daemon.api("GET", f"/jobs/{job['id']}/chart")
     assert [row["step"] for row in stored["progress"]] == list(range(1, STEPS + 1))
     # Points are kept by step: as many as there are steps, from the first to the last, is each once.

@@ -9,7 +9,6 @@ from e2e.browsing import OpenVisitor, agree
 from e2e.conftest import Studio
 from playwright.sync_api import Page, expect
 
-_WAIT = 90_000
 _RATES = [1e-4, 3e-2, 1e-2, 1e-3]
 
 
@@ -26,7 +25,7 @@ def ended(studio: Studio) -> Iterator[Any]:
         studio, name="Four rates", grid={"lr": _RATES}, fixed={"test_fraction": 0.2, "steps": 8}
     )
     for job_id in queued["jobs"]:
-        studio.daemon.wait_for(job_id, "completed", seconds=180)
+        studio.daemon.wait_for(job_id, "completed")
     yield queued
 
 
@@ -41,8 +40,8 @@ def test_a_sweep_is_live_and_then_names_its_best(open_visitor: OpenVisitor, stud
         page = open_visitor(studio.daemon).go(f"/sweeps/{queued['sweep_id']}")
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("#best")).to_contain_text("chosen among completed members")
-    expect(page.locator("#sweep-rows .state.completed:not(th *)")).to_have_count(2, timeout=_WAIT)
-    expect(page.locator("#sweep-rows tr.best")).to_have_count(1, timeout=_WAIT)
+    expect(page.locator("#sweep-rows .state.completed:not(th *)")).to_have_count(2)
+    expect(page.locator("#sweep-rows tr.best")).to_have_count(1)
     best = studio.daemon.api("GET", f"/sweeps/{queued['sweep_id']}/best")
     expect(page.locator("#best a")).to_have_attribute("href", f"/jobs/{best['job_id']}")
     expect(
@@ -69,12 +68,12 @@ def test_rows_are_sorted_as_wanted_and_stay_so(
     more = studio.daemon.api(
         "POST", f"/sweeps/{ended['sweep_id']}/members", json={"members": [{"lr": 5e-3}]}
     )
-    expect(page.locator("#sweep-rows tr")).to_have_count(5, timeout=_WAIT)
+    expect(page.locator("#sweep-rows tr")).to_have_count(5)
     expect(page.locator("#sweep-rows tr > :nth-child(3)")).to_have_text(
         ["0.03", "0.01", "0.005", "0.001", "0.0001"]
     )
     expect(lr.get_by_role("button")).to_be_focused()
-    studio.daemon.wait_for(more["jobs"][0], "completed", seconds=180)
+    studio.daemon.wait_for(more["jobs"][0], "completed")
 
 
 def test_members_are_ranked_by_test_rows_to_be_reported(
@@ -99,16 +98,16 @@ def test_the_best_are_tried_beside_the_base(
     expect(ticked).to_have_count(4)
     names = {ticked.nth(number).get_attribute("value") for number in range(4)}
     assert names == {"base", *(f"job-{row['job_id']}" for row in members[:3])}
-    expect(page.locator("#chat-state")).to_have_text("ready", timeout=_WAIT)
+    expect(page.locator("#chat-state")).to_have_text("ready")
     page.locator("summary", has_text="Settings").click()
     page.get_by_label("Longest answer, tokens").fill("8")
     page.get_by_label("Question").fill("Name stone number 1")
     page.get_by_role("button", name="Ask", exact=True).click()
     for name in names:
         card = page.locator(f'.exchange [data-voice="{name}"]')
-        expect(card).to_contain_text(re.compile(r"\d+ tokens, [\d.]+ a second"), timeout=_WAIT)
+        expect(card).to_contain_text(re.compile(r"\d+ tokens, [\d.]+ a second"))
     page.get_by_role("button", name="End chat").click()
-    expect(page.locator("#chat-state")).to_have_text("ended", timeout=_WAIT)
+    expect(page.locator("#chat-state")).to_have_text("ended")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
@@ -136,7 +135,7 @@ def test_the_rest_is_cancelled_and_the_sweep_deleted(
     # What the question was asked from may be drawn anew before the answer.
     page.evaluate("document.getElementById('cancel').remove()")
     agree(page, "Cancel the 2 members")
-    expect(page.locator("#sweep-rows .state.cancelled")).to_have_count(2, timeout=_WAIT)
+    expect(page.locator("#sweep-rows .state.cancelled")).to_have_count(2)
     page.get_by_role("button", name="Delete").click()
     agree(page, "Delete this sweep with its 2 jobs?")
     expect(page).to_have_url(re.compile("/sweeps$"))

@@ -174,7 +174,6 @@ def test_a_folder_that_another_holds_is_busy_and_one_that_is_away_is_named(tmp_p
     assert not (tmp_path / "mnt").exists()
 
 
-@pytest.mark.timeout(120)
 def test_nobody_holds_a_lock_that_others_do_not_see(tmp_path: Path) -> None:
     folder = tier_folder(tmp_path, tmp_path / "job")
     context = multiprocessing.get_context("spawn")

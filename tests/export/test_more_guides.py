@@ -102,7 +102,7 @@ def test_every_command_of_the_full_guide_works(terminal: Terminal) -> None:
     (here / "full.toml").write_text(toml)
     for _, *words in _commands(guide):
         if words[0] == "export":
-            job = terminal.daemon.wait_for(1, "completed", "failed", seconds=300)
+            job = terminal.daemon.wait_for(1, "completed", "failed")
             assert job["state"] == "completed", job
         terminal.run(*words)
     assert list((here / "runs" / "every-weight").glob("**/result/model/model.safetensors"))

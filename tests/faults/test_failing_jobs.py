@@ -33,7 +33,7 @@ def test_failing_jobs_do_not_stop_the_queue(farm: Farm, tiny_model: Path, tmp_pa
     farm.finish(good)
     # The touched files are read beside the queue, which goes on meanwhile.
     for job_id in (diverging, touched, edited):
-        daemon.wait_for(job_id, "failed", seconds=200)
+        daemon.wait_for(job_id, "failed")
 
     jobs: dict[int, Any] = {job["id"]: job for job in daemon.api("GET", "/jobs")}
     codes = {job_id: (job["error"] or {}).get("code") for job_id, job in jobs.items()}

@@ -188,7 +188,6 @@ def test_wear_is_told_once_with_its_hours(base: Path, tmp_path: Path) -> None:
     assert re.search(r"reached after 333,333 steps, [\d,]+ hours", told[0]), told[0]
 
 
-@pytest.mark.timeout(120)
 def test_copies_of_checkpoints_must_fit_before_the_start(base: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 16) as disk:
         folder = make_tier_run(disk.mount / "job" / "1", _spec(base), tmp_path / "drive")
@@ -207,7 +206,6 @@ def test_copies_of_checkpoints_must_fit_before_the_start(base: Path, tmp_path: P
         assert not [event for event in events_of(again) if isinstance(event, Failed)]
 
 
-@pytest.mark.timeout(120)
 def test_a_bit_that_flips_on_the_drive_is_found(
     base: Path, whole: RunFolder, tmp_path: Path
 ) -> None:
@@ -230,7 +228,6 @@ def test_a_bit_that_flips_on_the_drive_is_found(
     _assert_same_end(whole, *chain.attempts)
 
 
-@pytest.mark.timeout(120)
 def test_a_drive_without_room_is_refused_before_the_start(base: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         folder = make_tier_run(tmp_path / "job" / "1", _spec(base), disk.mount)
@@ -242,7 +239,6 @@ def test_a_drive_without_room_is_refused_before_the_start(base: Path, tmp_path: 
         assert not curve(folder)
 
 
-@pytest.mark.timeout(120)
 def test_a_drive_that_becomes_read_only_is_an_error_and_the_checkpoint_goes_on(
     base: Path, whole: RunFolder, tmp_path: Path
 ) -> None:
@@ -263,7 +259,6 @@ def test_a_drive_that_becomes_read_only_is_an_error_and_the_checkpoint_goes_on(
         _assert_same_end(whole, *chain.attempts)
 
 
-@pytest.mark.timeout(120)
 def test_a_folder_that_cannot_be_cleared_does_not_hide_how_a_run_ended(
     base: Path, tmp_path: Path
 ) -> None:
@@ -282,7 +277,6 @@ def test_a_folder_that_cannot_be_cleared_does_not_hide_how_a_run_ended(
     assert str(mine) in folder.log.read_text()
 
 
-@pytest.mark.timeout(120)
 def test_a_drive_that_is_away_is_named_and_nothing_is_made_in_its_place(
     base: Path, tmp_path: Path
 ) -> None:
@@ -297,7 +291,6 @@ def test_a_drive_that_is_away_is_named_and_nothing_is_made_in_its_place(
     assert not away.exists()
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_leaves_what_is_not_ours_and_another_workers_folder(
     base: Path, tmp_path: Path
 ) -> None:

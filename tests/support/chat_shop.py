@@ -26,7 +26,7 @@ from slidepack.engine.importer.contract import ImportResult
 from slidepack.engine.importer.fingerprint import content_hash, quick_stamp
 from slidepack.engine.memory import Machine
 from support.stores import Stores, open_stores
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 GIB = 1 << 30
 
@@ -77,7 +77,7 @@ class Asked:
 
     def wait(self) -> "Asked":
         """Wait for the end of the last voice."""
-        assert self._over.wait(60), self.answers
+        assert self._over.wait(PATIENCE), self.answers
         return self
 
     def text(self, voice: str) -> str:

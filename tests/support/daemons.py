@@ -14,7 +14,7 @@ import psutil
 
 from slidepack.daemon.instance import DaemonAddress, read_address
 from slidepack.engine.contract.errors import SlidepackError
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 
 class DaemonProcess:
@@ -79,7 +79,7 @@ class DaemonProcess:
             base_url=address.url,
             headers={"authorization": f"Bearer {address.token}"},
             trust_env=False,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     def api(self, method: str, path: str, **arguments: Any) -> Any:
@@ -111,7 +111,7 @@ class DaemonProcess:
         """Return the job's record."""
         return self.api("GET", f"/jobs/{job_id}")["job"]
 
-    def wait_for(self, job_id: int, *states: str, seconds: float = 90.0) -> Any:
+    def wait_for(self, job_id: int, *states: str, seconds: float = PATIENCE) -> Any:
         """Wait until the job is in one of the states and return its record."""
 
         def reached() -> Any:
@@ -153,12 +153,12 @@ class DaemonProcess:
         """Stop the daemon in good order and return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=90)
+        self.process.wait(timeout=PATIENCE)
         return self._reap()
 
     def _reap(self) -> int:
         assert self.process is not None
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=PATIENCE)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process = None

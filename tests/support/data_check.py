@@ -5,6 +5,8 @@ import subprocess
 import sys
 from typing import Any
 
+from support.waiting import PATIENCE
+
 
 def run_check(*arguments: str) -> tuple[int, str, str]:
     """Return exit status, stdout and stderr."""
@@ -13,7 +15,7 @@ def run_check(*arguments: str) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return process.returncode, process.stdout, process.stderr
 

@@ -11,7 +11,7 @@ from slidepack.daemon.exports.exports import Exports
 from slidepack.engine.contract.job import DatasetRef, JobSpec, LoraMethod, ModelRef
 from support.daemons import DaemonProcess
 from support.stores import Stores
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 EXPORTER = "slidepack.engine.export"
 """The module that an export's process runs."""
@@ -19,7 +19,7 @@ EXPORTER = "slidepack.engine.export"
 ENDED = ("done", "failed", "cancelled")
 
 
-def finish_export(daemon: DaemonProcess, export_id: int, seconds: float = 120.0) -> Any:
+def finish_export(daemon: DaemonProcess, export_id: int, seconds: float = PATIENCE) -> Any:
     """Wait until an export has ended and return its record."""
 
     def ended() -> Any:

@@ -20,6 +20,7 @@ from slidepack.engine.contract.events import (
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.worker.__main__ import main
 from slidepack.engine.worker.eventlog import EventLog
+from support.waiting import PATIENCE
 
 
 class Worker:
@@ -39,7 +40,7 @@ class Worker:
             self._code = None if answer == "runs" else int(answer)
         return self._code
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end and return the exit code."""
         deadline = time.monotonic() + seconds
         while (code := self.poll()) is None:

@@ -30,7 +30,7 @@ from slidepack.web.guard import Guard
 from slidepack.web.metrics import metrics
 from slidepack.web.notices_api import notice_routes
 from support.notices import open_notices
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 
 @dataclass
@@ -49,7 +49,9 @@ class NoticeDaemon:
     def http(self, *, token: bool = True) -> httpx.Client:
         """Return a client, with the bearer token or without."""
         headers = {"authorization": f"Bearer {self.access.bearer_token}"} if token else {}
-        return httpx.Client(base_url=self.access.url, headers=headers, trust_env=False, timeout=30)
+        return httpx.Client(
+            base_url=self.access.url, headers=headers, trust_env=False, timeout=PATIENCE
+        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from slidepack.daemon.notices.notices import Notices
 from slidepack.daemon.notices.settings import Outlook
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 NOTHING_MEASURED = EnergyReport(
     joules=None,
@@ -69,7 +69,7 @@ def receiving() -> Iterator[Receiver]:
                     except OSError:
                         return
             if receiver.holds:
-                receiver.let_go.wait(60)
+                receiver.let_go.wait(PATIENCE)
             self.send_response(receiver.status)
             self.send_header("content-length", "0")
             self.end_headers()

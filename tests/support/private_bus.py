@@ -25,7 +25,7 @@ from jeepney import (
 from jeepney.io.blocking import DBusConnection, open_dbus_connection
 from jeepney.wrappers import unwrap_msg
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 
 class PrivateBus:
@@ -80,7 +80,9 @@ class FakeService:
         self._signals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._connection: DBusConnection = open_dbus_connection(address, enable_fds=True)
-        unwrap_msg(self._connection.send_and_get_reply(message_bus.RequestName(name), timeout=5))
+        unwrap_msg(
+            self._connection.send_and_get_reply(message_bus.RequestName(name), timeout=PATIENCE)
+        )
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

@@ -14,7 +14,7 @@ import psutil
 from support.daemons import DaemonProcess
 from support.held import has_ended, held
 from support.tiny import chat_rows, write_jsonl
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 STEPS = 240
 """Long enough that a fast machine is still training when a restarted daemon looks again."""
@@ -59,7 +59,7 @@ class Farm:
             assert job["ended_at"] is None, job
             return job if job["step"] >= step else None
 
-        return wait_until(reached, seconds=90, what=f"job {job_id} is at step {step}")
+        return wait_until(reached, what=f"job {job_id} is at step {step}")
 
     @contextmanager
     def held(self, job_id: int, step: int) -> Iterator[psutil.Process]:
@@ -72,7 +72,7 @@ class Farm:
         with held(worker):
             yield worker
 
-    def finish(self, job_id: int, seconds: float = 90.0) -> Any:
+    def finish(self, job_id: int, seconds: float = PATIENCE) -> Any:
         """Wait until a job is completed and return its record.
 
         Args:

@@ -13,6 +13,7 @@ from slidepack.engine.data.check import check_file
 from slidepack.engine.memory import Machine, plan_run
 from slidepack.engine.shape import read_shape
 from support.tiny import chat_rows, save_tiny_model, write_jsonl
+from support.waiting import PATIENCE
 
 MACHINE = Machine(device="cpu", device_free_bytes=0, ram_available_bytes=8 << 30, cpu_threads=1)
 
@@ -72,7 +73,7 @@ def start_worker(folder: RunFolder) -> subprocess.Popen[bytes]:
 
 def run_worker(folder: RunFolder) -> int:
     """Run the worker to its end and return the exit code."""
-    return start_worker(folder).wait(timeout=120)
+    return start_worker(folder).wait(timeout=PATIENCE)
 
 
 def events_of(folder: RunFolder) -> list[AnyEvent]:

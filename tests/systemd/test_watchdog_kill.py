@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.daemons import DaemonProcess
 from support.queueing import make_farm
+from support.waiting import PATIENCE
 
 
 @pytest.mark.full
@@ -19,7 +20,7 @@ def test_workers_outlive_a_watchdog_kill(
     worker = farm.worker(job)
     assert daemon.process is not None
     os.kill(daemon.process.pid, signal.SIGABRT)
-    assert daemon.process.wait(timeout=30) == -signal.SIGABRT
+    assert daemon.process.wait(timeout=PATIENCE) == -signal.SIGABRT
     assert worker.is_running()
     assert os.getpgid(worker.pid) == worker.pid, "it leads a group of its own"
     daemon.kill()

@@ -10,6 +10,7 @@ import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm
 from support.stores import open_stores
+from support.waiting import PATIENCE
 
 from slidepack.daemon.passwords import Passwords
 from slidepack.daemon.store.access import Sessions, Tokens
@@ -37,7 +38,7 @@ def daemon(served_farm: Farm) -> DaemonProcess:
 
 
 def _client(daemon: DaemonProcess) -> httpx.Client:
-    return httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=30)
+    return httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=PATIENCE)
 
 
 @pytest.fixture

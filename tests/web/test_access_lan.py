@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 from web.test_startup import refused_start
 
 _PASSWORD = "correct horse battery"
@@ -33,7 +34,7 @@ def set_password(daemon: DaemonProcess, password: str = _PASSWORD) -> None:
         env=daemon.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -54,7 +55,7 @@ def test_the_other_address_is_answered_under_its_own_names_only(lan: DaemonProce
     port = int(lan.address.url.rsplit(":", 1)[1])
     assert lan.address.url == f"http://127.0.0.1:{port}", "the command line stays on 127.0.0.1"
     other = f"127.0.0.2:{port}"
-    with httpx.Client(base_url=f"http://{other}", trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=f"http://{other}", trust_env=False, timeout=PATIENCE) as client:
         assert client.get("/").status_code == 401
         assert client.get("/static/style.css").status_code == 200
         for host in (f"127.0.0.3:{port}", f"evil.example:{port}", "127.0.0.2", "127.0.0.2:1"):
@@ -70,7 +71,7 @@ def test_the_other_address_is_answered_under_its_own_names_only(lan: DaemonProce
 def test_a_login_there_and_a_banner_on_every_page(lan: DaemonProcess) -> None:
     port = lan.address.url.rsplit(":", 1)[1]
     here = f"http://127.0.0.2:{port}"
-    with httpx.Client(base_url=here, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=here, trust_env=False, timeout=PATIENCE) as client:
         page = client.get("/settings?a=1")
         assert page.status_code == 401
         assert 'name="to" value="/settings?a=1"' in page.text
@@ -131,7 +132,9 @@ def test_with_a_certificate_others_speak_https_only(
         (url,) = state["elsewhere"]
         assert url.startswith("https://127.0.0.2:")
         trusted = ssl.create_default_context(cafile=str(cert))
-        with httpx.Client(base_url=url, verify=trusted, trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=url, verify=trusted, trust_env=False, timeout=PATIENCE
+        ) as client:
             entered = client.post(
                 "/login", data={"password": _PASSWORD, "to": "/"}, headers={"origin": url}
             )
@@ -146,7 +149,7 @@ def test_with_a_certificate_others_speak_https_only(
             assert crossed.status_code == 403
         plain = int(daemon.address.url.rsplit(":", 1)[1])
         with pytest.raises(OSError, match="refused"):
-            http.client.HTTPConnection("127.0.0.2", plain, timeout=5).connect()
+            http.client.HTTPConnection("127.0.0.2", plain, timeout=PATIENCE).connect()
         assert daemon.api("GET", "/health")["status"] == "ready"
         assert daemon.stop() == 0
 

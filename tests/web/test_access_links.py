@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 _PASSWORD = "correct horse battery"
 _PICTURE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
@@ -21,7 +22,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def client(daemon: DaemonProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=PATIENCE) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.daemons import DaemonProcess
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.store.access import Tokens
 from slidepack.daemon.store.database import Database
@@ -37,7 +37,9 @@ def restored(daemon: DaemonProcess) -> Iterator[None]:
 
 
 def _client(daemon: DaemonProcess, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=daemon.address.url, headers=headers, trust_env=False, timeout=60)
+    return httpx.Client(
+        base_url=daemon.address.url, headers=headers, trust_env=False, timeout=PATIENCE
+    )
 
 
 @pytest.fixture
@@ -193,9 +195,9 @@ def test_a_service_keeps_its_link_out_of_the_journal(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until((daemon.home / "daemon.json").exists, seconds=60, what="the daemon is ready")
+    wait_until((daemon.home / "daemon.json").exists, what="the daemon is ready")
     process.terminate()
-    said = process.communicate(timeout=90)[0]
+    said = process.communicate(timeout=PATIENCE)[0]
     assert "slidepack open" in said
     assert "token=" not in said
 
@@ -282,7 +284,7 @@ def test_an_open_stream_ends_with_its_session(daemon: DaemonProcess, browser: ht
     ended = threading.Event()
 
     def read() -> None:
-        with browser.stream("GET", "/api/v1/stream", timeout=60) as response:
+        with browser.stream("GET", "/api/v1/stream", timeout=PATIENCE) as response:
             assert response.status_code == 200
             begun.set()
             for _ in response.iter_raw():
@@ -292,9 +294,9 @@ def test_an_open_stream_ends_with_its_session(daemon: DaemonProcess, browser: ht
     begun = threading.Event()
     reader = threading.Thread(target=read)
     reader.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     daemon.api("DELETE", "/sessions")
-    wait_until(ended.is_set, seconds=60, what="the stream ended")
+    wait_until(ended.is_set, what="the stream ended")
     reader.join()
 
 
@@ -403,6 +405,6 @@ def _raw(daemon: DaemonProcess, method: str, target: str, *headers: str) -> int:
     host = daemon.address.url.removeprefix("http://")
     name, _, port = host.partition(":")
     lines = [f"{method} {target} HTTP/1.1", f"host: {host}", "connection: close", *headers, "", ""]
-    with socket.create_connection((name, int(port)), timeout=60) as connection:
+    with socket.create_connection((name, int(port)), timeout=PATIENCE) as connection:
         connection.sendall("\r\n".join(lines).encode("latin-1"))
         return int(connection.makefile("rb").readline().split()[1])

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def _script(daemon: DaemonProcess, *scopes: str) -> httpx.Client:
         base_url=f"{daemon.address.url}/api/v1",
         headers={"authorization": f"Bearer {made['token']}"},
         trust_env=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from litestar.types import HTTPScope
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 from slidepack.daemon.listening import Listening
 from slidepack.web.proxies import is_proxied
@@ -29,7 +30,7 @@ def _log_in(daemon: DaemonProcess, typed: str, **headers: str) -> httpx.Response
         data={"password": typed},
         headers=headers,
         trust_env=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -51,7 +52,7 @@ def test_strangers_behind_a_proxy_wait_and_the_owner_at_the_machine_does_not(
     assert _log_in(daemon, _PASSWORD).status_code == 303
     # A link opens the page through the proxy too, whatever others try there.
     link = httpx.URL(daemon.api("POST", "/login-links")["url"])
-    entered = httpx.get(link, headers=headers, trust_env=False, timeout=60)
+    entered = httpx.get(link, headers=headers, trust_env=False, timeout=PATIENCE)
     assert entered.status_code == 303
 
 

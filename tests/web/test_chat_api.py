@@ -14,8 +14,6 @@ from support.line_ends import lines_of
 from support.queueing import Farm
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(180)
-
 _ASK: dict[str, Any] = {
     "voices": ["job-1", "base"],
     "messages": [{"role": "user", "content": "Name stone number 1"}],

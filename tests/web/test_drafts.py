@@ -12,7 +12,7 @@ import httpx
 import pytest
 from support.daemons import DaemonProcess
 from support.tiny import chat_rows, write_jsonl
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 UPLOADS = "/api/v1/datasets/uploads"
 
@@ -141,7 +141,7 @@ def test_a_connection_that_vanished_does_not_hold_its_file(host: DaemonProcess) 
             return bool(answer.status_code == 200)
 
         # It stays open and sends nothing: so a cut looks that nobody was told of.
-        with socket.create_connection((address, int(port)), timeout=30) as vanished:
+        with socket.create_connection((address, int(port)), timeout=PATIENCE) as vanished:
             vanished.sendall(head.encode() + data[: 9 << 20])
             wait_until(lambda: received() >= 8 << 20, what="it has begun")
             wait_until(goes_on, what="the newer connection has sent the rest")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm, make_farm
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.planning.report import PlanReport
 
@@ -30,7 +30,7 @@ def held_farm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def _post(farm: Farm, body: Any) -> httpx.Response:
     with farm.daemon.http() as client:
-        return client.post("/api/v1/plan", json=body, timeout=60)
+        return client.post("/api/v1/plan", json=body, timeout=PATIENCE)
 
 
 def test_the_queue_is_planned_with_reasons(held_farm: Farm) -> None:

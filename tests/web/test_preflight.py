@@ -3,12 +3,13 @@
 from typing import Any
 
 from support.queueing import Farm
+from support.waiting import PATIENCE
 
 
 def _asked(farm: Farm, **changes: Any) -> tuple[int, dict[str, Any]]:
     body = {"model": farm.model, "dataset": farm.dataset} | changes
     with farm.daemon.http() as client:
-        answer = client.post("/api/v1/preflight", json=body, timeout=60)
+        answer = client.post("/api/v1/preflight", json=body, timeout=PATIENCE)
         return answer.status_code, answer.json()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 
 class _Visitor:
@@ -15,7 +16,7 @@ class _Visitor:
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self.daemon = daemon
-        self.http = httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=30)
+        self.http = httpx.Client(base_url=daemon.address.url, trust_env=False, timeout=PATIENCE)
         self.http.get(daemon.api("POST", "/login-links")["url"])
         self.csrf = self.page().partition('data-csrf="')[2].partition('"')[0]
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support.daemons import DaemonProcess
 from support.queueing import Farm
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 # sqlite-utils loads numpy where it is installed, so that one is not among them.
 _HEAVY = ("torch", "triton", "tokenizers", "gguf", "transformers", "safetensors")
@@ -26,7 +26,7 @@ def _start(home: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
         env=os.environ | {"SLIDEPACK_HOME": str(home), "SLIDEPACK_PORT": "0"} | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -91,7 +91,7 @@ def test_bad_settings_are_named(tmp_path: Path, toml: str, variables: dict[str, 
         env=environment | {"SLIDEPACK_HOME": str(tmp_path)} | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     _assert_refused(done, "DAEMON-SETTINGS", 77)
@@ -139,7 +139,7 @@ def test_ctrl_c_while_it_loads_is_no_traceback(tmp_path: Path) -> None:
     running = psutil.Process(process.pid)
     wait_until(lambda: "slidepack.web" in running.cmdline(), what="the daemon took over")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert not (tmp_path / "daemon.json").exists()

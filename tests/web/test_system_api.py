@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.daemons import DaemonProcess
+from support.waiting import PATIENCE
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def test_what_is_read_waits_for_nothing_that_is_written(daemon: DaemonProcess) -
                 pool.submit(daemon.api, "GET", path).result(20)
             with daemon.http() as client:
                 for path in ("/", "/metrics"):
-                    assert client.get(path, timeout=20).status_code == 200, path
+                    assert client.get(path, timeout=PATIENCE).status_code == 200, path
             assert not any(write.done() for write in writes)
         for write in writes:
             write.result(30)

@@ -14,7 +14,7 @@ from slidepack.cli.client import DaemonClient
 from slidepack.daemon.settings import HOME_VARIABLE
 from slidepack.engine.contract.errors import SlidepackError, code_of_exit
 
-_START_SECONDS: Final = 30.0
+_START_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.chat_shop import GIB, ChatShop, cpu
 from support.chats import PROMPTS, Chat, base_judge, peft_adapter
 from support.held import held
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.chat.process import start_chat
 from slidepack.daemon.hardware import Waiting
@@ -21,8 +21,6 @@ from slidepack.engine.chat.contract import ChatRequest, Message
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.memory_chat import chat_need
 from slidepack.engine.shape import read_shape
-
-pytestmark = pytest.mark.timeout(120)
 
 _LONG: Any = {"prompt": PROMPTS[2], "max_tokens": 190}
 _ENDLESS: Any = {"prompt": PROMPTS[2], "max_tokens": 20_000}
@@ -312,7 +310,7 @@ def test_a_later_daemon_ends_what_an_earlier_one_left(shop: ChatShop, model: Pat
     assert psutil.pid_exists(left.worker.pid)
     shop.make().clean_up()
     assert left.worker.exit_code is None or left.worker.exit_code == -signal.SIGKILL
-    left.wait(60)
+    left.wait(PATIENCE)
     assert left.worker.exit_code == -signal.SIGKILL
     assert list(shop.root.iterdir()) == []
     left.close()

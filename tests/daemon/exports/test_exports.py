@@ -12,7 +12,7 @@ from support.exporting import completed_job, open_exports
 from support.exports import random_adapter, save_exportable
 from support.held import has_ended
 from support.stores import Stores
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.exports.exports import Exports
 from slidepack.daemon.exports.process import start_export
@@ -301,7 +301,7 @@ def test_the_real_exporter_ends_when_its_daemon_has_died(
     )
     process = start_export(home, request, "nonce", 1)
     process.close()
-    psutil.Process(process.pid).wait(60)
+    psutil.Process(process.pid).wait(PATIENCE)
     assert process.has_ended() and process.outcome is None
     assert sorted(path.name for path in home.iterdir()) == ["export.log", "request.json"]
     assert "DISK-UNWRITABLE" in (home / "export.log").read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.notices import Receiver, add_address, deliver, open_notices, receiving
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.notices.contract import Message
 from slidepack.daemon.notices.courier import Courier
@@ -152,7 +152,7 @@ def test_each_of_many_messages_has_its_own_answer() -> None:
         ],
         check_only=True,
     )
-    assert delivery.wait(120)
+    assert delivery.wait(PATIENCE)
     answers = delivery.answers()
     assert [answers[key].ok for key in range(40)] == [bool(key % 2) for key in range(40)]
     assert {answer.error for answer in answers.values() if not answer.ok} == {

@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 from support.plan_shop import NOW, PlanShop, cards
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.planner.answer import Options
 from slidepack.daemon.planner.plan import make_plan
@@ -46,7 +46,7 @@ class Gate:
 
     def __call__(self) -> HardwareReport:
         self.asked.set()
-        assert self.open.wait(60)
+        assert self.open.wait(PATIENCE)
         if self.error is not None:
             raise self.error
         return self.report
@@ -148,7 +148,7 @@ def test_that_something_changed_can_be_said_while_a_plan_is_made(
     shop.ask_hardware = gate
     shop.add()
     replanner = begin()
-    assert gate.asked.wait(60)
+    assert gate.asked.wait(PATIENCE)
     done = threading.Event()
 
     def say() -> None:
@@ -157,7 +157,7 @@ def test_that_something_changed_can_be_said_while_a_plan_is_made(
         done.set()
 
     threading.Thread(target=say, daemon=True).start()
-    assert done.wait(60)
+    assert done.wait(PATIENCE)
     assert replanner.plan() is None
     gate.open.set()
 
@@ -198,7 +198,7 @@ def test_a_failure_leaves_the_queues_order_is_told_once_and_passes(
     for _ in range(2):
         gate.asked.clear()
         replanner.changed()
-        assert gate.asked.wait(60)
+        assert gate.asked.wait(PATIENCE)
     assert [record.getMessage() for record in caplog.records] == [
         "The queue cannot be planned: no such card"
     ]
@@ -393,7 +393,7 @@ def test_steps_that_are_done_do_not_stop_the_solver(shop: PlanShop, begin: Begin
         gate.asked.clear()
         clock.now += 3.0
         replanner.changed()
-        assert gate.asked.wait(60)
+        assert gate.asked.wait(PATIENCE)
     assert replanner.plan() == before_steps
     assert solver in _children()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cards import card
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.policy.applications import Applications
 from slidepack.daemon.policy.blind_spots import blind_spots
@@ -102,7 +102,7 @@ def test_whom_the_kernel_refuses_knows_it(
     answer: multiprocessing.SimpleQueue[Sight] = context.SimpleQueue()
     process = context.Process(target=_look_as, args=(user, answer))
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     assert process.exitcode == 0
     assert answer.get() == sight
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.cards import GB, card, user
+from support.waiting import PATIENCE
 
 from slidepack.daemon.policy.applications import Application, Applications
 from slidepack.daemon.policy.gpu_sample import GpuSample
@@ -400,7 +401,7 @@ def test_the_supervisor_is_not_kept_waiting_by_a_driver_that_hangs(house: _House
 
     def hang() -> GpuSample:
         asked.set()
-        answer.wait(30)
+        answer.wait(PATIENCE)
         return GpuSample()
 
     watch = PolicyWatch(
@@ -411,7 +412,7 @@ def test_the_supervisor_is_not_kept_waiting_by_a_driver_that_hangs(house: _House
     )
     looker = threading.Thread(target=watch.look, args=(NOON, 1.0, ()))
     looker.start()
-    assert asked.wait(30)
+    assert asked.wait(PATIENCE)
     watch.pause()
     hold = watch.hold()
     assert hold is not None

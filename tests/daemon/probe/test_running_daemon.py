@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import PATIENCE
 
 from slidepack.daemon.instance import DaemonAddress, publish_address
 from slidepack.daemon.paths import DataPaths
@@ -44,7 +45,7 @@ def start() -> Iterator[Any]:
 
     yield begin
     for child in started:
-        child.communicate(timeout=30)
+        child.communicate(timeout=PATIENCE)
 
 
 def publish(home: Path, pid: int) -> None:

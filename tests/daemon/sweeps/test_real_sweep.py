@@ -35,7 +35,7 @@ def test_members_share_a_worker_and_those_behind_end_early(
         assert not {"failed", "cancelled"} & set(states), table
         return table if set(states) == {"completed"} else None
 
-    table = wait_until(settled, seconds=180, what="the sweep is done")
+    table = wait_until(settled, what="the sweep is done")
     assert isinstance(table, dict)
     pids = {daemon.attempts(job)[0]["pid"] for job in queued["jobs"]}
     assert len(pids) == 1, "one worker for all"

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.private_bus import FakeLogind, PrivateBus
+from support.waiting import PATIENCE
 
 from slidepack.daemon.store.database import Database
 from slidepack.daemon.store.documents import Documents
@@ -315,7 +316,7 @@ class _Slow(Documents):
 
     def put(self, key: str, value: msgspec.Struct) -> None:
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(PATIENCE)
         super().put(key, value)
 
 
@@ -339,7 +340,7 @@ def test_its_state_is_told_at_once_while_it_is_written(
     documents.go_on.clear()
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write, end)
-        assert documents.begun.wait(20)
+        assert documents.begun.wait(PATIENCE)
         try:
             assert pool.submit(end.state, 160.0).result(20).seconds_left == 240
         finally:

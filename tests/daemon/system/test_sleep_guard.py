@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.private_bus import FakeLogind, FakeService, PrivateBus
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.daemon.system.desktop import DesktopInhibitor
 from slidepack.daemon.system.logind import Logind
@@ -27,7 +27,7 @@ class Listener:
 
     def before_sleep(self, seconds: float) -> None:
         self.told.append(f"sleep {seconds:g}")
-        assert self.saving.wait(60)
+        assert self.saving.wait(PATIENCE)
         if self.failure is not None:
             raise self.failure
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from support.chats import PROMPTS, Chat, chat_model, peft_adapter
 from support.families import tiny_family
 from support.judges import tiny_llama
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from slidepack.engine.chat.events import (
     AnyEvent,
@@ -32,8 +32,6 @@ from slidepack.engine.chat.events import (
     VoiceLoaded,
     decode_event,
 )
-
-pytestmark = pytest.mark.timeout(120)
 
 
 class Process:
@@ -72,7 +70,7 @@ class Process:
                 return event
 
     def next(self) -> AnyEvent | None:
-        line = self._lines.get(timeout=60)
+        line = self._lines.get(timeout=PATIENCE)
         if not line:
             return None
         self.events.append(decode_event(line))
@@ -104,7 +102,7 @@ class Process:
         """Read to the end; return the exit code."""
         while self.next() is not None:
             pass
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -263,14 +261,14 @@ def test_a_reader_that_does_not_read_holds_up_no_end(start: Start, model: Path) 
     chat.send(*[b"no command"] * 2000)
     wait_until(lambda: _unread(chat) > 60_000, what="the pipe is full")
     chat.process.send_signal(signal.SIGTERM)
-    assert chat.process.wait(timeout=60) == 75
+    assert chat.process.wait(timeout=PATIENCE) == 75
 
 
 def test_a_reader_that_is_gone_is_the_end(start: Start, model: Path) -> None:
     chat = start(model, reads=False)
     assert chat.process.stdout is not None
     chat.process.stdout.close()
-    assert chat.process.wait(timeout=60) == 0
+    assert chat.process.wait(timeout=PATIENCE) == 0
 
 
 def _broken_adapters(tuned: Path, root: Path) -> dict[str, Path]:

@@ -212,9 +212,9 @@ def test_no_text_makes_the_look_slow() -> None:
     rng = random.Random(3)
     for alphabet in ("a", "@", "a@.", "1 ", "1-", "+1(", "-BEGIN ", "sk-_", "a.b@c.", "\\n@a."):
         line = "".join(rng.choices(alphabet, k=200_000)).encode()
-        start = time.monotonic()
+        start = time.process_time()
         kinds_in(line)
-        assert time.monotonic() - start < 2, alphabet
+        assert time.process_time() - start < 2, alphabet
 
 
 def test_overlap_of_two_files(tmp_path: Path) -> None:

@@ -411,10 +411,10 @@ def test_many_small_rows_of_an_array_are_read_in_linear_time(tmp_path: Path) -> 
     path = tmp_path / "f"
     rows = ['{"prompt": "a", "completion": "b"}'] * 200_000
     path.write_text(f"[{','.join(rows)}]")
-    begun = time.monotonic()
+    begun = time.process_time()
     assert sum(1 for _ in read_rows(path)) == 200_000
     # Copying the rest of the chunk for each row took minutes.
-    assert time.monotonic() - begun < 8.0
+    assert time.process_time() - begun < 8.0
 
 
 _FRAMES = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.sweeps import judge_many
+from support.waiting import PATIENCE
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.runfolder import read_struct
@@ -85,7 +86,7 @@ def test_no_judgement_of_two_processes_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "rungs.json"
     names = [[str(2 * number + first) for number in range(150)] for first in range(2)]
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2, timeout=60)
+    barrier = context.Barrier(2, timeout=PATIENCE)
     workers = [
         context.Process(target=judge_many, args=(SPEC, path, some, barrier)) for some in names
     ]

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import torch
 from support.full_runs import BETA1, BETA2, EPS, cache_folder, copy_of, same_bits
+from support.waiting import PATIENCE
 from torch import Tensor
 
 from slidepack.engine.sliding.cpu_adamw import CpuAdamW, cpu_adamw
@@ -219,7 +220,7 @@ def test_processes_that_build_at_once(tmp_path: Path, loop: CpuAdamW) -> None:
     cache = tmp_path / "cache"
 
     def build() -> None:
-        barrier.wait(30)
+        barrier.wait(PATIENCE)
         reasons.put(cpu_adamw(cache, 1).reason)
 
     # The one that is second replaces the first one's library, which is in use by then.
@@ -227,7 +228,7 @@ def test_processes_that_build_at_once(tmp_path: Path, loop: CpuAdamW) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE)
         assert process.exitcode == 0
     assert [reasons.get() for _ in processes] == [loop.reason] * 2
     assert [path.suffix for path in cache.iterdir()] == [".so"]

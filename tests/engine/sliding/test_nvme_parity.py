@@ -56,7 +56,6 @@ def _recipe(form: str, clip: str) -> Recipe:
     return replace(FORMS[form], clip=CLIPS[clip], micro=4, rows="host")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("form", "tier", "clip"), CASES)
 def test_a_drive_gives_the_bits_of_ram(form: str, tier: str, clip: str) -> None:
     model, shape = family("llama", False)

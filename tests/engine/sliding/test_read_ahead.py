@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from support.waiting import PATIENCE
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.nvme.transport import Pending
@@ -25,5 +26,5 @@ def test_after_any_error_the_others_are_waited_for(error: Exception) -> None:
     waiting.join(0.05)
     assert waiting.is_alive(), "a transfer is under way"
     slow.piece_done()
-    waiting.join(10)
+    waiting.join(PATIENCE)
     assert not waiting.is_alive()

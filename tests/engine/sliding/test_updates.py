@@ -135,7 +135,6 @@ def test_drain_waits_for_every_unit() -> None:
     thread.join()
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("waiter", "late"),
     [
@@ -178,7 +177,6 @@ def test_without_an_error_nothing_is_raised() -> None:
     updates.check()
 
 
-@pytest.mark.timeout(20)
 def test_a_slot_that_comes_back_late_is_waited_for() -> None:
     checks: list[float] = []
     pool = SlotPool([torch.empty(3)], lambda: checks.append(time.monotonic()))
@@ -202,7 +200,6 @@ class _EngineDiedError(Exception):
     """What the stand-in raises."""
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["at-once", "clipped"])
 @pytest.mark.parametrize("weights", ["slide", "resident"])
 @pytest.mark.parametrize("good_calls", range(6))
@@ -229,7 +226,6 @@ def test_an_engine_that_dies_in_a_step_ends_the_walk_with_its_error(
         walk.optimizer.close()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["at-once", "clipped"])
 @pytest.mark.parametrize("cpu_share", [0.0, 0.5, 1.0], ids=["gpu", "shared", "cpu"])
 def test_a_state_that_no_engine_can_update_ends_the_run(cpu_share: float, clip: float) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import pytest
 from support.full_runs import CPU, Recipe, Tier, family, rows_of, state_of
 from support.full_worker import finish
 from support.runs import tiny_spec
@@ -96,7 +95,6 @@ def _plan(units: int) -> RunPlan:
     )
 
 
-@pytest.mark.timeout(120)
 def test_while_a_checkpoint_waits_for_a_slow_drive_each_chunk_is_a_sign(tmp_path: Path) -> None:
     drive, signs = HeldDrive(), [0]
     model, shape = family("llama", False)
