@@ -30,6 +30,16 @@ def test_folders_that_cannot_work_are_refused(text: str) -> None:
         Settings(nvme_folders=text)
 
 
+def test_a_folder_under_two_names_is_named_twice(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "other name").symlink_to(tmp_path / "drive")
+    for same in ("other name", "drive/", "other name/../drive"):
+        with pytest.raises(ValueError, match="names a folder twice"):
+            folders(f"{tmp_path}/drive, {tmp_path}/{same}")
+    # What is not there yet may become anything.
+    assert len(folders(f"{tmp_path}/drive, {tmp_path}/other name/within")) == 2
+
+
 def test_rates_are_measured_once_and_kept(tmp_path: Path) -> None:
     drives = TierDrives(tmp_path, Settings(nvme="on"), DriveWears())
     assert not drives.now().room.measured

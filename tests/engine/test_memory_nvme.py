@@ -20,7 +20,7 @@ from slidepack.engine.contract.plan import FullPlan, NvmePlan, RunPlan
 from slidepack.engine.drive_wear import drives_text, wear_of
 from slidepack.engine.memory import Machine, plan_in_detail, tighten, usable_bytes
 from slidepack.engine.memory_full_need import drive_state_bytes, full_need, state_bytes, unit_sizes
-from slidepack.engine.memory_nvme import traffic, units_in_order
+from slidepack.engine.memory_nvme import traffic, units_in_order, with_traffic
 from slidepack.engine.memory_parts import MemoryNeed, NvmeRoom
 from slidepack.engine.rates import rates_of, with_drives
 from slidepack.engine.timing import step_time
@@ -217,6 +217,23 @@ def test_what_checkpoints_and_a_pause_ask_of_drives_is_said_beforehand() -> None
     assert "after a pause" not in copied
     silent = msgspec.structs.replace(_tier(plan), written_bytes=None)
     assert "taken for new" in wear_of(silent, step_seconds=1.0).sentence()
+
+
+def test_inputs_that_are_read_again_by_many_micro_batches_take_their_time() -> None:
+    spec = _spec(batch=64, nvme=NvmeUse(rows=1.0))
+    plan, _ = plan_in_detail(spec, LLAMA_8B, _machine(320))
+    slow = msgspec.structs.replace(
+        ROOM, read_bytes_per_second=1e8, write_bytes_per_second=1e12, both_bytes_per_second=1e12
+    )
+    rates = with_drives(rates_of("NVIDIA GeForce RTX 4090", cpu_threads=16), slow)
+    for micro in (64 * 1024, 8 * 1024, 1024):
+        cut = msgspec.structs.replace(plan, micro_batch_tokens=micro)
+        assert cut.full is not None
+        moved = with_traffic(LLAMA_8B, cut.full, micro, on_cpu=False).nvme
+        assert moved is not None
+        # Such a drive is all that a step waits for; its reads are those that the plan tells.
+        seconds = step_time(spec, LLAMA_8B, cut, rates).seconds
+        assert seconds == pytest.approx(moved.step_read_bytes / 1e8, rel=0.05)
 
 
 def test_a_cpu_run_can_have_its_state_there_as_well() -> None:

@@ -291,6 +291,15 @@ def test_a_drive_that_is_away_is_named_and_nothing_is_made_in_its_place(
     assert not away.exists()
 
 
+@pytest.mark.quick
+def test_two_names_of_one_folder_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path / "drive")
+    with pytest.raises(SlidepackError, match=r"RUN-SPEC-INVALID.*same"):
+        TierFolders([tmp_path / "drive", tmp_path / "same"], tmp_path / "job")
+    assert not list((tmp_path / "drive").iterdir())
+
+
 def test_a_worker_leaves_what_is_not_ours_and_another_workers_folder(
     base: Path, tmp_path: Path
 ) -> None:

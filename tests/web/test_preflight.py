@@ -1,9 +1,12 @@
 """`POST /preflight`: what a job would come to, before it is queued."""
 
+from pathlib import Path
 from typing import Any
 
-from support.queueing import Farm
-from support.waiting import PATIENCE
+import pytest
+from support.daemons import DaemonProcess
+from support.queueing import Farm, make_farm
+from support.waiting import PATIENCE, wait_until
 
 
 def _asked(farm: Farm, **changes: Any) -> tuple[int, dict[str, Any]]:
@@ -37,6 +40,25 @@ def test_a_limit_below_every_row_is_a_refusal_that_names_it(served_farm: Farm) -
     (longer,) = [fix for fix in found["fixes"] if fix["setting"] == "max_seq_len"]
     _, mended = _asked(served_farm, max_seq_len=longer["value"])
     assert mended["error"] is None
+
+
+@pytest.mark.full
+def test_what_the_disk_lacks_is_told_before_it_is_queued(tiny_model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with DaemonProcess(home) as daemon:
+        farm = make_farm(daemon, tiny_model, tmp_path)
+        _, found = _asked(farm, max_seq_len=128)
+        assert found["short_of_disk"] == ""
+    with DaemonProcess(home, disk_floor_gb="1000000") as daemon:
+        farm.daemon = daemon
+        wait_until(lambda: not _asked(farm)[1]["waiting"], what="the machine is known")
+        status, found = _asked(farm, max_seq_len=128)
+        assert (status, found["verdict"], found["error"]) == (200, "warn", None)
+        assert "needed on the disk" in found["short_of_disk"]
+        fields = {"model": farm.model, "dataset": str(farm.dataset), "max_seq_len": "128"}
+        with daemon.http() as client:
+            page = client.post("/new/preflight", data=fields).text
+        assert f"It would wait for room: {found['short_of_disk']}" in page
 
 
 def test_what_makes_no_job_makes_no_preflight(served_farm: Farm) -> None:

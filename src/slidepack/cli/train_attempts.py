@@ -7,7 +7,7 @@ from pathlib import Path
 from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.supervisor.discarding import Discarder, remains
 from slidepack.daemon.supervisor.keeping import of_no_use, read_kept, replaceable_bytes
-from slidepack.daemon.supervisor.tier_room import TierRoom
+from slidepack.daemon.tier_room import TierRoom
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import msgspec
 
+from slidepack.daemon.disk_room import DiskRoom
 from slidepack.daemon.hardware import Waiting
 from slidepack.daemon.paths import DataPaths
 from slidepack.daemon.planning.picture import PlannedDevice
 from slidepack.daemon.planning.work_left import expected_rows, steps_in_all
 from slidepack.daemon.requests import JobRequest, freeze_job
 from slidepack.daemon.store.catalogue import Catalogue
+from slidepack.daemon.tier_room import TierRoom
 from slidepack.engine.contract.errors import ErrorReport, SlidepackError
 from slidepack.engine.contract.job import JobSpec
 from slidepack.engine.contract.plan import RunPlan
@@ -45,6 +47,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan's state on drives costs in time and wear; empty where RAM holds everything."""
     waiting: str
     """Why there is no plan yet; "" where there is one, or none to come."""
+    short_of_disk: str
+    """What the disks lack as they are now, for which it would wait; "" where there is room."""
     error: ErrorReport | None
     verdict: Verdict
 
@@ -55,6 +59,7 @@ def preflight(
     paths: DataPaths,
     device: PlannedDevice | Waiting,
     measure_drives: Callable[[], NvmeRoom | None],
+    disk: DiskRoom,
 ) -> Preflight:
     """Measure a job's rows and plan its training. Takes as long as it takes to tokenise the rows.
 
@@ -64,8 +69,10 @@ def preflight(
         paths: of the data directory.
         device: all of it, not what is free now.
         measure_drives: asked where state would be on drives.
+        disk: that of the data directory.
 
     Raises:
+        OSError: a disk does not answer.
         SlidepackError: those of `freeze_job`, of the model's folder, and of its tokenizer.
     """
     spec = freeze_job(request, catalogue, paths)
@@ -88,6 +95,7 @@ def preflight(
         rates = with_drives(device.rates, room)
         steps = steps_in_all(spec, expected_rows(spec, measured.encoded_rows))
         drives = drives_text(spec, shape, plan, rates, steps, room=room)
+    short = "" if plan is None else TierRoom(paths.home, disk).shortage(plan, spec)
     error = model_error(measured, fixes, allow_rejects=False) or refusal
     return Preflight(
         measured=measured,
@@ -96,8 +104,9 @@ def preflight(
         plan=plan,
         drives=drives,
         waiting=device.reason if isinstance(device, Waiting) else "",
+        short_of_disk=short,
         error=error,
-        verdict="refuse" if error else "warn" if issues else "ok",
+        verdict="refuse" if error else "warn" if issues or short else "ok",
     )
 
 

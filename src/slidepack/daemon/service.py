@@ -139,7 +139,7 @@ class Service:
             database=self.database,
             jobs=self.jobs,
             folder=paths.exports,
-            room=self._room(),
+            room=self.disk_room,
             changes=self.changes,
             training=lambda: bool(self.attempts.live()),
         )
@@ -286,14 +286,16 @@ class Service:
         self.tokens = Tokens(self.database)
         self.passwords = Passwords(self.documents)
 
-    def _room(self) -> DiskRoom:
+    @property
+    def disk_room(self) -> DiskRoom:
+        """The data directory's disk, with what the settings keep free of it."""
         return DiskRoom(self.paths.home, int(self.settings.disk_floor_gb * 1e9))
 
     def _supervisor(self) -> Supervisor:
         aftermath = Aftermath(self.notices, self.policy)
         gate = PolicyGate(self.policy)
         plans = self._run_plans(self.settings)
-        room = self._room()
+        room = self.disk_room
         launcher = Launcher(
             database=self.database,
             jobs=self.jobs,

@@ -97,13 +97,13 @@ def folders(text: str) -> tuple[Path, ...]:
     """Return the folders that a setting names.
 
     Raises:
-        ValueError: one is not absolute, or is named twice.
+        ValueError: one is not absolute, or is named twice, be it by another of its names.
     """
     found = tuple(expand_user(part.strip()) for part in text.split(",") if part.strip())
     for folder in found:
         if not folder.is_absolute():
             raise ValueError(f"nvme_folders names {folder}; use absolute folders")
-    if len(set(found)) < len(found):
+    if len({os.path.realpath(folder) for folder in found}) < len(found):
         raise ValueError("nvme_folders names a folder twice")
     return found
 

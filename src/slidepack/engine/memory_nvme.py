@@ -166,7 +166,8 @@ def with_traffic(shape: ModelShape, full: FullPlan, micro: int, *, on_cpu: bool)
     """
     if full.nvme is None:
         return full
-    moved = traffic(shape, full, full.max_tokens, on_cpu=on_cpu, micro=micro)
+    batches = math.ceil(full.max_tokens / micro)
+    moved = traffic(shape, full, full.max_tokens, on_cpu=on_cpu, batches=batches)
     plan = msgspec.structs.replace(
         full.nvme,
         step_read_bytes=round(sum(moved.reads)),
@@ -201,7 +202,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic(
-    shape: ModelShape, full: FullPlan, tokens: float, *, on_cpu: bool, micro: int = 0
+    shape: ModelShape, full: FullPlan, tokens: float, *, on_cpu: bool, batches: int = 1
 ) -> Traffic:
     """Return what a step of so many tokens moves.
 
@@ -212,7 +213,7 @@ def traffic(
         full: the plan.
         tokens: of the step.
         on_cpu: the passes run on the CPU.
-        micro: most tokens of a micro-batch; 0 counts the step as one.
+        batches: micro-batches that the step is cut into.
     """
     if full.nvme is None:
         return Traffic(weights=0.0, update=0.0, embedding=0.0, rows=0.0, rows_again=0.0)
@@ -226,13 +227,12 @@ def traffic(
     # What stays on the card is not read again.
     passed = 0 if full.weights == "resident" and not on_cpu else width
     rows = len(full.nvme.rows) * tokens * shape.hidden * width
-    batches = math.ceil(tokens / micro) if micro else 1
     return Traffic(
         weights=passed * sum(sizes[unit] for unit in full.nvme.master if unit < shape.num_layers),
         update=sum(state),
         embedding=embedding,
         rows=rows,
-        rows_again=rows * max(0, batches - _ROWS_AT_HAND) / max(1, batches),
+        rows_again=rows * max(0, batches - _ROWS_AT_HAND) / batches,
     )
 
 

@@ -108,10 +108,19 @@ def step_time(spec: JobSpec, shape: ModelShape, plan: RunPlan, rates: Rates) -> 
     clip = spec.optim.clip_norm > 0.0
     on_cpu = plan.device == "cpu"
     full = plan.full
+    batches = -(-tokens // plan.micro_batch_tokens)
 
     def step(share: float, tokens: int) -> StepTime:
         return full_step(
-            shape, full, work, tokens, rates, clip=clip, on_cpu=on_cpu, cpu_share=share
+            shape,
+            full,
+            work,
+            tokens,
+            rates,
+            clip=clip,
+            on_cpu=on_cpu,
+            cpu_share=share,
+            batches=batches,
         )
 
     # The engines are balanced by their own rates, whatever the passes take.
@@ -204,6 +213,7 @@ def full_step(
     clip: bool,
     on_cpu: bool,
     cpu_share: float,
+    batches: int = 1,
 ) -> StepTime:
     """Predict a step of a full fine-tuning.
 
@@ -216,11 +226,12 @@ def full_step(
         clip: updates wait for the global norm.
         on_cpu: the passes run on the CPU.
         cpu_share: of the layers, that the CPU updates.
+        batches: micro-batches that the step is cut into.
     """
     slides = full.weights == "slide"
     flops = rates.compute_flops / (_SLIDE_OVERHEAD if slides else 1.0)
     fill = _SLIDE_FILL_LAYERS * 2.0 * shape.layer_params / rates.link_bytes if slides else 0.0
-    loads = Loads(shape, full, clip=clip, on_cpu=on_cpu, cpu_share=cpu_share)
+    loads = Loads(shape, full, clip=clip, on_cpu=on_cpu, cpu_share=cpu_share, batches=batches)
 
     def phases(step_tokens: float) -> tuple[Phase, ...]:
         passes: dict[PassName, float] = {

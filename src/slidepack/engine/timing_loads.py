@@ -94,6 +94,7 @@ class Loads:
         clip: bool,
         on_cpu: bool,
         cpu_share: float,
+        batches: int,
     ) -> None:
         """Count what a plan moves; the arguments are those of `timing.full_step`."""
         layers = shape.num_layers * shape.layer_params
@@ -101,9 +102,11 @@ class Loads:
         head = sum(others)
         self._state, self._clip = _STATE_BYTES[full.moments], clip
         self._params = layers + embedding + head
-        drives = traffic(shape, full, 1.0, on_cpu=on_cpu)
+        drives = traffic(shape, full, 1.0, on_cpu=on_cpu, batches=batches)
         self._drive_rows = drives.rows
         """Bytes of a token, each way."""
+        self._drive_rows_again = drives.rows_again
+        """Of those, read by the forward pass too."""
         self._row_bytes = 2.0 * shape.num_layers * shape.hidden * (full.rows == "host")
         slides = full.weights == "slide"
         self._weights = _Load(to_card=2.0 * layers * slides, read=drives.weights)
@@ -147,7 +150,9 @@ class Loads:
         """
         rows = tokens * self._drive_rows
         beside = {
-            "forward": _Load(read=self._weights.read, written=rows),
+            "forward": _Load(
+                read=self._weights.read + tokens * self._drive_rows_again, written=rows
+            ),
             "head": _Load(),
             "backward": _Load(read=self._weights.read + rows),
         }
@@ -171,7 +176,8 @@ class Loads:
         """Return the phases of a step, given the seconds of its passes alone."""
         rows = _Load(to_card=tokens * self._row_bytes, to_host=tokens * self._row_bytes)
         on_drives = tokens * self._drive_rows
-        forward = self._weights + rows + _Load(written=on_drives)
+        again = tokens * self._drive_rows_again
+        forward = self._weights + rows + _Load(read=again, written=on_drives)
         backward = self._weights + rows + _Load(read=on_drives)
         backward += self._gradients
         if self._clip:

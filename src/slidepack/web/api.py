@@ -106,6 +106,7 @@ async def check_job(service: Service, data: JobRequest) -> Preflight:
         service.paths,
         whole_device(await asyncio.to_thread(service.hardware.report), service.settings.device),
         service.hardware.measured_drives,
+        service.disk_room,
     )
 
 

@@ -229,6 +229,7 @@ def _preflight(service: Service, data: dict[str, Any]) -> PreflightView:
         service.paths,
         whole_device(service.hardware.report(), service.settings.device),
         service.hardware.measured_drives,
+        service.disk_room,
     )
     members = asked.members()
     return PreflightView(

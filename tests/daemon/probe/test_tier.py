@@ -129,6 +129,22 @@ def test_the_drive_that_ends_first_ends_the_stripes(machine: Any) -> None:
     assert "takes about 200 TB (a guess; no rights)" in _read(machine, "/a/x").words()
 
 
+def test_a_drive_with_more_folders_takes_more_of_what_is_written(machine: Any) -> None:
+    written = {"nvme0n1": 0, "nvme1n1": 170 * TB}
+
+    def worn(disk: Path) -> DriveWear:
+        return _wear(disk, written_bytes=written[disk.name])
+
+    # The second drive takes a third of all, and has 30 of its 200 TB left.
+    uneven = _read(machine, "/a/x", "/a/y", "/b/x", wear_of=worn).room
+    assert uneven.rated_write_bytes == pytest.approx(600 * TB)
+    assert uneven.written_bytes == pytest.approx(510 * TB)
+    # Two thirds of all, where it has two of the folders.
+    turned = _read(machine, "/a/x", "/b/x", "/b/y", wear_of=worn).room
+    assert turned.rated_write_bytes == pytest.approx(300 * TB)
+    assert turned.written_bytes == pytest.approx(255 * TB)
+
+
 def test_a_guess_is_said_to_be_one_also_where_the_log_is_readable(machine: Any) -> None:
     def young(disk: Path) -> DriveWear:
         return _wear(disk, written_bytes=2 * TB, used_share=0.01, problem="")

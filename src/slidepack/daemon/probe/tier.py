@@ -94,7 +94,7 @@ def read_tier(
     )
     # Where no drive is known, a file system is taken for one.
     drives = [below[folder] or on[folder] or folder for folder in folders]
-    rated, source, written = _life(wear, len(folders))
+    rated, source, written = _life(wear, _shares(list(below.values())))
     room = NvmeRoom(
         folders=tuple(map(str, folders)),
         free_bytes=_free(on, usage),
@@ -157,20 +157,28 @@ def _free(on: Mapping[Path, Mount | None], usage: Callable[[str], tuple[int, int
     return len(places) * min(usage(place)[1] // places.count(place) for place in places)
 
 
-def _life(wear: Sequence[DriveWear], folders: int) -> tuple[float | None, str, float | None]:
+def _shares(below: Sequence[tuple[Path, ...]]) -> list[float]:
+    """Return the part of all that is written which each drive takes, in the order of their wear.
+
+    Where several drives are below one folder, each may have to take all that goes there.
+    """
+    drives = dict.fromkeys(chain.from_iterable(below))
+    return [sum(drive in disks for disks in below) / len(below) for drive in drives]
+
+
+def _life(
+    wear: Sequence[DriveWear], shares: Sequence[float]
+) -> tuple[float | None, str, float | None]:
     """Return what all drives take, why, and what they have taken: as the one that ends first."""
-    known = [drive for drive in wear if drive.rated_write_bytes is not None]
-    if not known or len(known) < len(wear):
-        return None, "", None
-    first = min(known, key=_left)
-    assert first.rated_write_bytes is not None
-    drives = min(folders, len(wear))
-    written = None if first.written_bytes is None else float(drives * first.written_bytes)
-    return drives * first.rated_write_bytes, first.rated_source, written
-
-
-def _left(drive: DriveWear) -> float:
-    return (drive.rated_write_bytes or 0.0) - (drive.written_bytes or 0)
+    lives = []
+    for drive, share in zip(wear, shares, strict=True):
+        if drive.rated_write_bytes is None:
+            return None, "", None
+        taken = drive.written_bytes
+        left = (drive.rated_write_bytes - (taken or 0)) / share
+        written = None if taken is None else taken / share
+        lives.append((left, drive.rated_write_bytes / share, drive.rated_source, written))
+    return min(lives, key=lambda life: life[0])[1:] if lives else (None, "", None)
 
 
 def _refused(

@@ -19,7 +19,7 @@ from slidepack.daemon.supervisor.model_check import ModelCheck
 from slidepack.daemon.supervisor.run_folders import RunFolders, new_nonce
 from slidepack.daemon.supervisor.run_plans import NoRoom, RunPlans
 from slidepack.daemon.supervisor.tier_leftovers import remove_tier_folders
-from slidepack.daemon.supervisor.tier_room import TierRoom
+from slidepack.daemon.tier_room import TierRoom
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import FullMethod, JobSpec
 from slidepack.engine.contract.plan import RunPlan

@@ -209,6 +209,7 @@ def _predicted(bench: Bench, sliding: SlidingResult, link: dict[str, float] | No
         clip=options.clip > 0.0,
         on_cpu=on_cpu,
         cpu_share=sliding.cpu_share,
+        batches=-(-bench.plan.full.max_tokens // bench.plan.micro_tokens),
     ).seconds
 
 

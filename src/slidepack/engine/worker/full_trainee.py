@@ -36,6 +36,7 @@ from slidepack.engine.worker.judging_pass import RowScore, score_rows
 from slidepack.engine.worker.learning import Change
 from slidepack.engine.worker.pulse import Pulse
 from slidepack.engine.worker.tier import TierFolders, require_copies, tier_setup
+from slidepack.engine.worker.transport_notice import TransportNotice
 from slidepack.engine.worker.unit_files import (
     UnitWeights,
     read_units,
@@ -100,6 +101,8 @@ class FullTrainee:
         self._on_progress = on_progress
         nvme = None if plan.full is None else plan.full.nvme
         self._wear = None if nvme is None else WearNotice(nvme, self._warn_of_wear)
+        tier = state.tier
+        self._way = None if tier is None else TransportNotice(tier.transport, warn)
         self._built: FullTrainer | None = None
 
     @property
@@ -230,6 +233,8 @@ class FullTrainee:
         result = driver.train_step(self._packed(rows), settings, self._optim.clip_norm)
         if self._wear is not None:
             self._wear.after_step(begun, step, total_steps)
+        if self._way is not None:
+            self._way.after_step()
         return result.loss, result.grad_norm
 
     def _settings(self, step: int, total_steps: int) -> StepSettings:

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.plan import RunPlan
 from slidepack.engine.contract.runfolder import KEPT, RunFolder
 from slidepack.engine.nvme.choose import open_transport
@@ -37,9 +38,10 @@ class TierFolders:
             wait_seconds: for another process that has one of them.
 
         Raises:
-            SlidepackError: DISK-UNWRITABLE, DISK-FULL or DISK-FAILED; RUN-FOLDER-BUSY where another
-                worker has them.
+            SlidepackError: RUN-SPEC-INVALID: two of them are one folder; DISK-UNWRITABLE, DISK-FULL
+                or DISK-FAILED; RUN-FOLDER-BUSY where another worker has them.
         """
+        _require_different(drives)
         self.paths = tuple(tier_folder(drive, job) for drive in drives)
         self._locks: list[int] = []
         for drive, path in zip(drives, self.paths, strict=True):
@@ -55,6 +57,24 @@ class TierFolders:
         while self._locks:
             lock = self._locks.pop()
             leave_folder(self.paths[len(self._locks)], lock)
+
+
+def _require_different(drives: Sequence[Path]) -> None:
+    """Refuse two names of one folder, which a run would wait for as if another had it.
+
+    Raises:
+        SlidepackError: RUN-SPEC-INVALID.
+    """
+    known: dict[str, Path] = {}
+    for drive in drives:
+        first = known.setdefault(os.path.realpath(drive), drive)
+        if first is not drive:
+            raise SlidepackError(
+                "RUN-SPEC-INVALID",
+                "Two folders for state on drives are the same one.",
+                why=f"{first} and {drive} are both {os.path.realpath(drive)}",
+                fix="Name each folder once: stripes help on different drives alone.",
+            )
 
 
 def tier_setup(
