@@ -97,7 +97,7 @@ def _went_on(chains: list[Chain]) -> bool:
 
 
 @pytest.mark.quick
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2700)
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 5), pytest.param(2, 50, marks=pytest.mark.full)], ids=["5", "50"]
 )

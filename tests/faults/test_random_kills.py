@@ -102,6 +102,6 @@ def test_five_deaths_change_nothing(farm: Farm) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2700)
 def test_a_hundred_deaths_in_a_queue_of_twenty_change_nothing(farm: Farm) -> None:
     _survive(farm, jobs=20, strikes=100, seed=1)
