@@ -1,7 +1,7 @@
 """llama.cpp itself as a judge, where a package with it is installed; run in a process of its own.
 
-`xllamacpp` has wheels with the whole of it, for some machines: where it is not there, tests that want
-it skip, and say so.
+`xllamacpp` has wheels with the whole of it, for some machines: where it is not there, tests that
+want it skip, and say so.
 """
 
 import importlib

@@ -21,7 +21,7 @@ from slidepack.engine.data.rows import (
     encode_row,
 )
 from slidepack.engine.data.tokenizer import ChatTokenizer, load_tokenizer
-from slidepack.engine.worker.dataset import load_data, write_rejects
+from slidepack.engine.worker.dataset import load_data
 
 USER_FIRST = (
     "{% if messages[0]['role'] != 'user' %}{{ raise_exception('no') }}{% endif %}" + TEMPLATE
@@ -70,7 +70,7 @@ def test_every_row_has_one_place(tmp_path: Path, tokenizer: ChatTokenizer) -> No
     spec = _spec(ref, eval=EvalSpec(selection_fraction=0.2, test_fraction=0.1, max_rows=10))
     data = load_data(spec, tokenizer, 64, read.append)
     assert read == list(range(1, 202))
-    assert data.rejects[0].reason == "too-long"
+    assert list(data.rejects.counts) == ["too-long"]
     assert (len(data.selection), len(data.test), len(data.prompts)) == (10, 10, 3)
     lines = [row.line for group in (data.train, data.selection, data.test) for row in group]
     assert len(set(lines)) == len(lines)
@@ -105,7 +105,7 @@ def test_rows_that_the_template_refuses_are_left_out_and_never_asked(tmp_path: P
     own = _ref(tmp_path / "own", [*refused, *_rows(1, first=700)])
     spec = _spec(_ref(tmp_path / "rows", _rows(5)), eval=EvalSpec(selection=own))
     data = load_data(spec, tokenizer, 64, _nothing)
-    assert {reject.reason for reject in data.rejects} == {"template-refused"}
+    assert list(data.rejects.counts) == ["template-refused"]
     assert [prompt.text for prompt in data.prompts] == ["q 700"]
 
 
@@ -171,7 +171,7 @@ def test_the_job_says_what_becomes_of_long_rows(
     spec = _spec(ref, too_long=too_long, eval=EvalSpec(selection_fraction=0.0))
     data = load_data(spec, tokenizer, 64, _nothing)
     assert [row.line for row in data.train] == [0] + [9] * samples
-    assert len(data.rejects) == (too_long == "drop")
+    assert data.rejects.counts.total() == (too_long == "drop")
 
 
 def test_nothing_left_names_the_first_row(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
@@ -182,12 +182,39 @@ def test_nothing_left_names_the_first_row(tmp_path: Path, tokenizer: ChatTokeniz
     assert caught.value.report.why == "line 4: too-long (102 tokens, the limit is 64)"
 
 
-def test_rejects_are_written_and_counted(tmp_path: Path) -> None:
-    rejects = [Reject(line=i, reason="too-long", detail="d") for i in (3, 9)]
-    message = write_rejects(rejects, tmp_path / "rejects")
-    assert message == "2 rows are left out (2 too-long); the first is line 3: d."
-    lines = (tmp_path / "rejects").read_bytes().splitlines()
-    assert [msgspec.json.decode(line, type=Reject) for line in lines] == rejects
+def _long_at(*lines: int) -> list[Row]:
+    return [CompletionRow(i, f"q {i}", "a" * (200 if i in lines else 5)) for i in range(12)]
+
+
+def test_rows_that_are_left_out_are_written_and_counted(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    spec = _spec(_ref(tmp_path / "rows", _long_at(3, 9)))
+    left_out = load_data(spec, tokenizer, 64, _nothing, rejects=tmp_path / "rejects").rejects
+    said = "2 rows are left out (2 too-long); the first is line 3: "
+    assert left_out.sentence().startswith(said)
+    assert _written(tmp_path / "rejects") == [(3, "too-long"), (9, "too-long")]
+
+
+def test_where_none_is_left_out_no_file_is_made(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    spec = _spec(_ref(tmp_path / "rows", _long_at()))
+    left_out = load_data(spec, tokenizer, 64, _nothing, rejects=tmp_path / "rejects").rejects
+    assert left_out.sentence() == ""
+    assert not (tmp_path / "rejects").exists()
+
+
+def test_where_all_are_left_out_the_file_has_them_all(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    spec = _spec(_ref(tmp_path / "rows", _long_at(*range(12))))
+    with pytest.raises(SlidepackError, match="DATA-NO-USABLE-ROWS"):
+        load_data(spec, tokenizer, 64, _nothing, rejects=tmp_path / "rejects")
+    assert _written(tmp_path / "rejects") == [(line, "too-long") for line in range(12)]
+
+
+def _written(path: Path) -> list[tuple[int, str]]:
+    rejects = (msgspec.json.decode(line, type=Reject) for line in path.read_bytes().splitlines())
+    return [(reject.line, reject.reason) for reject in rejects]
 
 
 def test_rows_with_a_token_beyond_the_embedding_are_left_out(tmp_path: Path) -> None:
@@ -206,7 +233,8 @@ def test_rows_with_a_token_beyond_the_embedding_are_left_out(tmp_path: Path) -> 
     spec = _spec(_ref(tmp_path / "rows", rows), eval=EvalSpec(selection_fraction=0.0))
     data = load_data(spec, tokenizer, 64, _nothing, vocab=259)
     assert len(data.train) == 11
-    (reject,) = data.rejects
+    reject = data.rejects.first
+    assert reject is not None and data.rejects.counts.total() == 1
     assert (reject.line, reject.reason) == (4, "unknown-token")
     assert reject.detail == "it holds token 259, the model has 259"
     assert len(load_data(spec, tokenizer, 64, _nothing, vocab=260).train) == 12

@@ -31,7 +31,7 @@ from slidepack.engine.model.loading import eos_ids
 from slidepack.engine.resident_memory import peak_resident_bytes
 from slidepack.engine.shape import ModelShape
 from slidepack.engine.worker.control import ControlReader
-from slidepack.engine.worker.dataset import EncodedData, load_data, write_rejects
+from slidepack.engine.worker.dataset import EncodedData, load_data
 from slidepack.engine.worker.ending import check_learned
 from slidepack.engine.worker.eventlog import EventLog
 from slidepack.engine.worker.judging import Judging
@@ -97,9 +97,18 @@ class Attempt:
 
         self.phase("tokenising", 0, 0)
         limit = min(self.spec.max_seq_len, shape.max_positions)
-        data = load_data(self.spec, tokenizer, limit, on_row, vocab=vocab, scratch=self.folder.root)
-        if data.rejects:
-            self.warn("DATA-ROWS-LEFT-OUT", write_rejects(data.rejects, self.folder.rejects))
+        data = load_data(
+            self.spec,
+            tokenizer,
+            limit,
+            on_row,
+            vocab=vocab,
+            scratch=self.folder.root,
+            rejects=self.folder.rejects,
+        )
+        left_out = data.rejects.sentence()
+        if left_out:
+            self.warn("DATA-ROWS-LEFT-OUT", left_out)
         self._compare_held_out()
         self._compare_with_earlier(data)
         return data

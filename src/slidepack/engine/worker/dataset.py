@@ -1,12 +1,10 @@
 """Turns the frozen dataset into encoded rows: split, tokenised, with every loss reported."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from slidepack.engine.contract.errors import SlidepackError
 from slidepack.engine.contract.job import DatasetRef, JobSpec
@@ -25,6 +23,7 @@ from slidepack.engine.data.template import TemplateRejectedError
 from slidepack.engine.data.tokenizer import ChatTokenizer
 from slidepack.engine.data.too_long import encode_rows
 from slidepack.engine.judge.questions import JudgeRows, Questions
+from slidepack.engine.worker.reject_log import RejectLog
 from slidepack.engine.worker.row_store import RowStore
 
 _SHOWN_CHARACTERS = 4000
@@ -52,7 +51,7 @@ class EncodedData:
     prompts: list[SamplePrompt] = field(default_factory=list)
     judged_by: Questions = field(default_factory=Questions)
     """What the tuned model is compared with its base by."""
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: RejectLog = field(default_factory=lambda: RejectLog(None))
     """Rows that the model's template or the length limit refused."""
 
 
@@ -64,6 +63,7 @@ def load_data(
     *,
     vocab: int | None = None,
     scratch: Path | None = None,
+    rejects: Path | None = None,
 ) -> EncodedData:
     """Read, check, split and encode the datasets of a job.
 
@@ -74,6 +74,7 @@ def load_data(
         on_row: called with the number of rows read so far; may raise to stop.
         vocab: rows of the model's embedding; a row of data with a token beyond is left out.
         scratch: folder on whose disk the encoded rows are; None for the system's temporary one.
+        rejects: file for the rows that are left out, made where there are any.
 
     Raises:
         SlidepackError: DATA-NOT-FOUND, DATA-CHANGED, DATA-NO-USABLE-ROWS,
@@ -85,35 +86,24 @@ def load_data(
         encoded = encode_rows(row, tokenizer, max_seq_len, spec.too_long)
         return [one if isinstance(one, Reject) else _within(one, vocab) for one in encoded]
 
-    data = EncodedData()
+    data = EncodedData(rejects=RejectLog(rejects))
     splits: dict[Split, RowStore] = {
         "train": RowStore(scratch),
         "selection": RowStore(scratch),
         "test": RowStore(scratch),
     }
-    own_selection = spec.eval.selection
-    fraction = 0.0 if own_selection is not None else spec.eval.selection_fraction
-    seed = spec.seed if spec.eval.split_seed is None else spec.eval.split_seed
     held_out: list[Row] = []
     judged_by = JudgeRows(spec.eval.judge_rows)
     done = 0
     talks = tokenizer.has_template
-    for row in read_frozen_rows(spec.dataset):
-        talks = talks or isinstance(row, ChatRow)
-        split = split_of(row, seed, fraction, spec.eval.test_fraction)
-        encoded = encode(row)
-        judged_by.see(row, split, encoded)
-        usable = _store(encoded, splits[split], data.rejects)
-        if usable and split == "selection" and len(held_out) < MAX_SAMPLES:
-            held_out.append(row)
-        done += 1
-        on_row(done)
-    if own_selection is not None:
-        for row in read_frozen_rows(own_selection):
+    with closing(data.rejects):
+        for row, split in _placed_rows(spec):
+            talks = talks or (isinstance(row, ChatRow) and split is not None)
+            place = split or "selection"
             encoded = encode(row)
-            judged_by.see(row, "selection", encoded)
-            usable = _store(encoded, splits["selection"], data.rejects)
-            if usable and len(held_out) < MAX_SAMPLES:
+            judged_by.see(row, place, encoded)
+            usable = _store(encoded, splits[place], data.rejects)
+            if usable and place == "selection" and len(held_out) < MAX_SAMPLES:
                 held_out.append(row)
             done += 1
             on_row(done)
@@ -135,16 +125,20 @@ def load_data(
     return data
 
 
-def write_rejects(rejects: list[Reject], path: Path) -> str:
-    """Write the rejects, one JSON object a line, and return a sentence that counts them."""
-    path.write_bytes(b"".join(msgspec.json.encode(reject) + b"\n" for reject in rejects))
-    counts = Counter(reject.reason for reject in rejects)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    first = rejects[0]
-    return (
-        f"{len(rejects)} rows are left out ({reasons}); "
-        f"the first is line {first.line}: {first.detail}."
-    )
+def _placed_rows(spec: JobSpec) -> Iterator[tuple[Row, Split | None]]:
+    """Yield the rows of a job's datasets with their split; None for those of its held-out file.
+
+    Raises:
+        SlidepackError: DATA-NOT-FOUND or DATA-CHANGED.
+    """
+    held_out, judged = spec.eval.selection, spec.eval
+    fraction = 0.0 if held_out is not None else judged.selection_fraction
+    seed = spec.seed if judged.split_seed is None else judged.split_seed
+    for row in read_frozen_rows(spec.dataset):
+        yield row, split_of(row, seed, fraction, judged.test_fraction)
+    if held_out is not None:
+        for row in read_frozen_rows(held_out):
+            yield row, None
 
 
 def read_frozen_rows(ref: DatasetRef) -> Iterator[Row]:
@@ -184,12 +178,12 @@ def _within(row: EncodedRow, vocab: int | None) -> EncodedRow | Reject:
     return Reject(line=row.line, reason="unknown-token", detail=detail)
 
 
-def _store(encoded: list[EncodedRow | Reject], place: RowStore, rejects: list[Reject]) -> bool:
+def _store(encoded: list[EncodedRow | Reject], place: RowStore, rejects: RejectLog) -> bool:
     """Keep what a row gave, or why it gave nothing; return whether any can be used."""
     before = len(place)
     for one in encoded:
         if isinstance(one, Reject):
-            rejects.append(one)
+            rejects.add(one)
         else:
             place.append(one)
     return len(place) > before
@@ -224,7 +218,7 @@ def _question_row(text: str, talks: bool) -> Row:
 
 
 def _nothing_left(data: EncodedData, rows: int) -> SlidepackError:
-    first = data.rejects[0] if data.rejects else None
+    first = data.rejects.first
     why = f"line {first.line}: {first.reason} ({first.detail})" if first else "all are held out"
     return SlidepackError(
         "DATA-NO-USABLE-ROWS",
