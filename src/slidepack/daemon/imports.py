@@ -40,7 +40,8 @@ _Key = tuple[str, float]
 """Id and time of creation: an id is free again once its model is off the list."""
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_STOP_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 30.0
+"""It removes what it has made, which may be many gigabytes, before it is gone."""
 
 
 class ModelImports:

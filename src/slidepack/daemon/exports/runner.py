@@ -23,7 +23,8 @@ __all__ = ["ExportRunner"]
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 30.0
+"""It removes what it has made, which may be many gigabytes, before it is gone."""
 _MOST_STARTS: Final = 3
 """After so many starts that ended with their daemon or machine, an export is given up."""
 _SHARE_BESIDE_TRAINING: Final = 4
