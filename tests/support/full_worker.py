@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -20,7 +21,9 @@ from slidepack.engine.contract.events import (
 from slidepack.engine.contract.runfolder import RunFolder
 from slidepack.engine.worker.__main__ import main
 from slidepack.engine.worker.eventlog import EventLog
-from support.waiting import PATIENCE
+
+_PATIENCE: Final = 300.0
+"""That of `support.waiting`, which this file does not find where it is run by itself."""
 
 
 class Worker:
@@ -40,7 +43,7 @@ class Worker:
             self._code = None if answer == "runs" else int(answer)
         return self._code
 
-    def wait(self, seconds: float = PATIENCE) -> int:
+    def wait(self, seconds: float = _PATIENCE) -> int:
         """Wait for its end and return the exit code."""
         deadline = time.monotonic() + seconds
         while (code := self.poll()) is None:
