@@ -1,5 +1,6 @@
 """`POST /preflight`: what a job would come to, before it is queued."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def test_what_the_disk_lacks_is_told_before_it_is_queued(tiny_model: Path, tmp_p
         fields = {"model": farm.model, "dataset": str(farm.dataset), "max_seq_len": "128"}
         with daemon.http() as client:
             page = client.post("/new/preflight", data=fields).text
-        assert f"It would wait for room: {found['short_of_disk']}" in page
+        # How much is free changes from one moment to the next.
+        assert re.search(r"It would wait for room: [\d.]+ GB needed on the disk, ", page)
 
 
 def test_what_makes_no_job_makes_no_preflight(served_farm: Farm) -> None:
