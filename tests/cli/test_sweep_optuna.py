@@ -155,6 +155,7 @@ def test_the_same_seed_searches_the_same(tmp_path: Path, optuna: Any) -> None:
 
 
 @pytest.mark.usefixtures("optuna")
+@pytest.mark.full
 def test_the_command_queues_trials_at_a_daemon(
     command: Callable[..., Any], served_farm: Farm, tmp_path: Path
 ) -> None:
