@@ -14,6 +14,7 @@ from slidepack.daemon.device_choice import check_choice
 from slidepack.daemon.listening import check_hosts, listen_addresses
 from slidepack.daemon.paths import expand_user
 from slidepack.engine.contract.errors import SlidepackError
+from slidepack.engine.tier_folders import named_twice
 
 HOME_VARIABLE: Final = "SLIDEPACK_HOME"
 """Moves every file: data, settings, database."""
@@ -103,7 +104,7 @@ def folders(text: str) -> tuple[Path, ...]:
     for folder in found:
         if not folder.is_absolute():
             raise ValueError(f"nvme_folders names {folder}; use absolute folders")
-    if len({os.path.realpath(folder) for folder in found}) < len(found):
+    if named_twice(found):
         raise ValueError("nvme_folders names a folder twice")
     return found
 

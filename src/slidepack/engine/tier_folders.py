@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ __all__ = [
     "bench_folder",
     "discard",
     "leave_folder",
+    "named_twice",
     "remove_dead",
     "remove_if_dead",
     "take_folder",
@@ -39,6 +40,17 @@ _LOCK: Final = "slidepack.lock"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _AGAIN_SECONDS: Final = 0.05
+
+
+def named_twice(folders: Sequence[Path]) -> tuple[Path, Path] | None:
+    """Return two names of one folder, which need not exist; None where there are none."""
+    known: dict[str, Path] = {}
+    for folder in folders:
+        real = os.path.realpath(folder)
+        if real in known:
+            return known[real], folder
+        known[real] = folder
+    return None
 
 
 def tier_folder(drive: Path, job: Path) -> Path:

@@ -88,13 +88,14 @@ def read_tier(
     on = {folder: mount_of(folder, mounts) for folder in folders}
     kinds = {folder: _kind(root, mount) for folder, mount in on.items()}
     below = {folder: _disks(root, mount) for folder, mount in on.items()}
-    wear = tuple(wear_of(disk) for disk in dict.fromkeys(chain.from_iterable(below.values())))
+    disks = list(dict.fromkeys(chain.from_iterable(below.values())))
+    wear = [wear_of(disk) for disk in disks]
     reads, writes, both = zip(
         *(_rates(kinds[folder], speeds.get(folder)) for folder in folders), strict=True
     )
     # Where no drive is known, a file system is taken for one.
     drives = [below[folder] or on[folder] or folder for folder in folders]
-    rated, source, written = _life(wear, _shares(list(below.values())))
+    rated, source, written = _life(wear, _shares(disks, list(below.values())))
     room = NvmeRoom(
         folders=tuple(map(str, folders)),
         free_bytes=_free(on, usage),
@@ -108,7 +109,7 @@ def read_tier(
         written_bytes=written,
         refused=_refused(use, on, kinds),
     )
-    return Tier(room=room, wear=wear)
+    return Tier(room=room, wear=tuple(wear))
 
 
 def links_possible(data_dir: Path, folders: Sequence[Path], mounts: dict[str, Mount]) -> bool:
@@ -157,13 +158,12 @@ def _free(on: Mapping[Path, Mount | None], usage: Callable[[str], tuple[int, int
     return len(places) * min(usage(place)[1] // places.count(place) for place in places)
 
 
-def _shares(below: Sequence[tuple[Path, ...]]) -> list[float]:
-    """Return the part of all that is written which each drive takes, in the order of their wear.
+def _shares(disks: Sequence[Path], below: Sequence[tuple[Path, ...]]) -> list[float]:
+    """Return the part of all that is written which each drive takes.
 
     Where several drives are below one folder, each may have to take all that goes there.
     """
-    drives = dict.fromkeys(chain.from_iterable(below))
-    return [sum(drive in disks for disks in below) / len(below) for drive in drives]
+    return [sum(disk in some for some in below) / len(below) for disk in disks]
 
 
 def _life(

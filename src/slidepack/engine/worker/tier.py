@@ -14,7 +14,13 @@ from slidepack.engine.nvme.choose import open_transport
 from slidepack.engine.nvme.failures import disk_error, folder_error
 from slidepack.engine.sliding.state import TrainState
 from slidepack.engine.sliding.tier_store import NO_LINKS, TierSetup
-from slidepack.engine.tier_folders import leave_folder, remove_dead, take_folder, tier_folder
+from slidepack.engine.tier_folders import (
+    leave_folder,
+    named_twice,
+    remove_dead,
+    take_folder,
+    tier_folder,
+)
 from slidepack.engine.worker.room import require_room
 
 __all__ = ["TierFolders", "require_copies", "tier_setup"]
@@ -65,16 +71,14 @@ def _require_different(drives: Sequence[Path]) -> None:
     Raises:
         SlidepackError: RUN-SPEC-INVALID.
     """
-    known: dict[str, Path] = {}
-    for drive in drives:
-        first = known.setdefault(os.path.realpath(drive), drive)
-        if first is not drive:
-            raise SlidepackError(
-                "RUN-SPEC-INVALID",
-                "Two folders for state on drives are the same one.",
-                why=f"{first} and {drive} are both {os.path.realpath(drive)}",
-                fix="Name each folder once: stripes help on different drives alone.",
-            )
+    twins = named_twice(drives)
+    if twins is not None:
+        raise SlidepackError(
+            "RUN-SPEC-INVALID",
+            "Two folders for state on drives are the same one.",
+            why=f"{twins[0]} and {twins[1]} are both {os.path.realpath(twins[0])}",
+            fix="Name each folder once: stripes help on different drives alone.",
+        )
 
 
 def tier_setup(
