@@ -92,7 +92,6 @@ def test_the_full_guide_repeats_what_was_measured() -> None:
 
 @pytest.mark.full
 @pytest.mark.thorough
-@pytest.mark.timeout(900)
 def test_every_command_of_the_full_guide_works(terminal: Terminal) -> None:
     guide = "full-8b-on-24gb.md"
     here = terminal.folder
@@ -112,7 +111,6 @@ def test_every_command_of_the_full_guide_works(terminal: Terminal) -> None:
 
 @pytest.mark.full
 @pytest.mark.thorough
-@pytest.mark.timeout(900)
 def test_every_command_of_the_sweep_guide_works(terminal: Terminal) -> None:
     guide = "sweep-overnight.md"
     here, daemon = terminal.folder, terminal.daemon

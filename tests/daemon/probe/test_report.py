@@ -96,7 +96,7 @@ def test_the_fast_part_is_fast(tmp_path: Path) -> None:
         return time.perf_counter() - started
 
     # The best of several: another process on this machine must not fail the test.
-    assert min(seconds() for _ in range(5)) < 1.0
+    assert min(seconds() for _ in range(5)) < 0.3
 
 
 def test_own_groups_are_names() -> None:

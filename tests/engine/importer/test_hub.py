@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -239,8 +240,10 @@ def test_a_stop_does_not_wait_for_the_download(hub: Hub, tmp_path: Path) -> None
     hub.stalling = True
     process = start(hub, tmp_path, "owner/tiny")
     wait_until(lambda: "model.safetensors" in hub.downloaded(), what="the download has begun")
+    asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
     # The rest of the file never comes.
     process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - asked < 5
     assert process.returncode == 29
     assert list((tmp_path / "models").iterdir()) == []

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -156,8 +157,10 @@ def test_a_stop_removes_everything_and_says_so(
     job = Import(tmp_path, smollm2_gguf)
     process = job.start()
     wait_for_conversion(job, process)
+    asked = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - asked < 5
     assert (process.returncode, errors) == (29, "")
     last = job.lines()[-1]
     assert isinstance(last, ImportFailed) and last.error.code == "MODEL-IMPORT-STOPPED"

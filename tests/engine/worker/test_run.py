@@ -156,7 +156,7 @@ def test_a_stop_signal_checkpoints_and_exits(base: Path, number: signal.Signals)
     assert yielded.reason == number.name
     assert yielded.seconds is not None
     (saved,) = [event for event in events if isinstance(event, Checkpointed)]
-    assert saved.seconds <= yielded.seconds
+    assert saved.seconds <= yielded.seconds <= 30
     assert saved.step == _curve(folder)[-1][0]
     assert saved.healthy
     assert folder.list_checkpoints() == [Path(saved.path)]
